@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -126,6 +128,42 @@ def test_ctc_loss_then_is_the_mean_over_all_paths() -> None:
     loss = layers.CTCLoss()(np.array([[1]]), data, np.array([1]), np.array([2]))
     wanted = -np.log(0.4 * 0.7 + 0.4 * 0.3 + 0.6 * 0.7)
     np.testing.assert_allclose(loss.detach().numpy(), [wanted], atol=1e-6)
+
+
+HALF = keras.initializers.Constant(0.5)
+LAYERS = {
+    "Embedding": lambda: layers.Embedding(6, 4, HALF, 2),
+    "LSTM": lambda: layers.LSTM(5, return_sequences=True, time_major=True, dropout=0.25),
+    "GRU": lambda: layers.GRU(5, reset_after=False, recurrent_activation="relu"),
+    "groups": lambda: layers.GroupNormalization(2, -1, True, True, 0.5, HALF, HALF, False),
+    "instances": lambda: layers.InstanceNormalization(1, gamma_initializer=HALF),
+    "features": lambda: layers.LayerNormalization(-1, 0.5),
+    "dense": lambda: layers.SerialDense(3, 2, "kernel_rows", use_bias=False),
+    "equal": lambda: layers.AssumeEqualAcrossReplicas(True),
+    "checkpoint": layers.RecomputationCheckpoint,
+    "dropout": lambda: layers.Dropout(0.25),
+}
+
+
+def test_layers_when_saved_then_are_loaded_with_all_their_settings(tmp_path: Path) -> None:
+    rows = np.array([[1, 5, 2, 0], [3, 3, 1, 4]], np.int32)
+    symbols = [keras.Input((4,), dtype="int32"), keras.Input(X.shape[1:])]
+    made = {name: make() for name, make in LAYERS.items()}
+    found = [made.pop("Embedding")(symbols[0]), *(layer(symbols[1]) for layer in made.values())]
+    model = keras.Model(symbols, found)
+    model.compile(lamb(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    inputs = [rows, X[:2]]
+    for one, other in zip(model(inputs), loaded(inputs), strict=True):
+        np.testing.assert_array_equal(one.detach(), other.detach())
+    for one, other in zip(model.layers, loaded.layers, strict=True):
+        assert type(one) is type(other) and one.get_config() == other.get_config()
+    assert loaded.get_layer(made["dense"].name).serialization_factor == 2
+    assert type(loaded.optimizer) is optimizers.LAMBIpuOptimizer
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    assert loaded.optimizer.weight_decay_rate == 0.1 and loaded.optimizer.patterns == ["bias"]
 
 
 def lamb():

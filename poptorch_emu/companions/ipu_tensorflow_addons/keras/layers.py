@@ -21,6 +21,7 @@ from poptorch_emu.companions.ipu_tensorflow_addons.keras.recurrent import (
     PopnnGRU,
     PopnnLSTM,
 )
+from poptorch_emu.companions.ipu_tensorflow_addons.keras.registration import registered
 from poptorch_emu.errors import compiler_error
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 
+@registered
 class Embedding(keras.layers.Embedding):  # type: ignore[misc]
     """Rows of a table, as Keras's layer gives them (exact)."""
 
@@ -67,6 +69,8 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
             NotImplementedError: another argument of Keras's layer is given.
             ValueError: the factor does not divide the rows.
         """
+        if settings.get("quantization_config", 0) is None:  # From Keras's `from_config`.
+            del settings["quantization_config"]
         for name in settings:
             if name not in ("name", "dtype", "trainable", "weights", "input_length"):
                 raise NotImplementedError(
@@ -80,12 +84,26 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
         super().__init__(
             input_dim, output_dim, embeddings_initializer=embeddings_initializer, **settings
         )
+        self.serialization_factor = serialization_factor
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
+        of_any_layer = keras.layers.Layer.get_config(self)
+        return {
+            **{name: of_any_layer[name] for name in ("name", "dtype", "trainable")},
+            "input_dim": self.input_dim,
+            "output_dim": self.output_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "serialization_factor": self.serialization_factor,
+        }
 
 
+@registered
 class Dropout(keras.layers.Dropout):  # type: ignore[misc]
     """Sets a share of the inputs to zero, as Keras's layer does (exact)."""
 
 
+@registered
 class SerialDense(keras.layers.Dense):  # type: ignore[misc]
     """A dense layer; that its product is made in parts changes no result (exact)."""
 
@@ -99,6 +117,16 @@ class SerialDense(keras.layers.Dense):  # type: ignore[misc]
     ) -> None:
         """Takes what Keras's layer takes, and how the product is divided (accepted)."""
         super().__init__(units, *args, **settings)
+        self.serialization_factor = serialization_factor
+        self.serialization_dimension = serialization_dimension
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
+        return {
+            **super().get_config(),
+            "serialization_factor": self.serialization_factor,
+            "serialization_dimension": self.serialization_dimension,
+        }
 
 
 class _Unchanged(keras.layers.Layer):  # type: ignore[misc]
@@ -107,10 +135,12 @@ class _Unchanged(keras.layers.Layer):  # type: ignore[misc]
         return keras.tree.map_structure(lambda x: x, inputs)
 
 
+@registered
 class RecomputationCheckpoint(_Unchanged):
     """Returns a structure as it is: which values are kept changes no result (exact)."""
 
 
+@registered
 class AssumeEqualAcrossReplicas(_Unchanged):
     """Returns a structure as it is (exact)."""
 
@@ -119,6 +149,7 @@ class AssumeEqualAcrossReplicas(_Unchanged):
         super().__init__(**settings)
 
 
+@registered
 class CTCLoss(keras.layers.Layer):  # type: ignore[misc]
     """The mean connectionist temporal classification loss (exact)."""
 

@@ -7,7 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from poptorch_emu.companions.ipu_tensorflow_addons.keras.registration import registered
 
+
+@registered
 class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
     """Normalises the channels of each group together (exact).
 
@@ -38,7 +41,25 @@ class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
         self.groups, self.channels_axis, self.epsilon = groups, channels_axis, epsilon
         self.center, self.scale = center, scale
         self.is_strided = strided_channel_grouping
-        self._initializers = (gamma_initializer or "ones", beta_initializer or "zeros")
+        self._initializers = [
+            keras.initializers.get(each)
+            for each in (gamma_initializer or "ones", beta_initializer or "zeros")
+        ]
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
+        gamma, beta = map(keras.initializers.serialize, self._initializers)
+        return {
+            **super().get_config(),
+            "groups": self.groups,
+            "channels_axis": self.channels_axis,
+            "center": self.center,
+            "scale": self.scale,
+            "epsilon": self.epsilon,
+            "beta_initializer": beta,
+            "gamma_initializer": gamma,
+            "strided_channel_grouping": self.is_strided,
+        }
 
     def build(self, input_shape: Any) -> None:
         """Makes the weights.
@@ -80,6 +101,7 @@ class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
         return input_shape
 
 
+@registered
 class InstanceNormalization(GroupNormalization):
     """Normalises each channel by itself (exact)."""
 
@@ -87,12 +109,18 @@ class InstanceNormalization(GroupNormalization):
         """Takes the axis of the channels."""
         super().__init__(1, channels_axis, **settings)
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
+        config = super().get_config()
+        return {name: value for name, value in config.items() if name != "groups"}
+
     def build(self, input_shape: Any) -> None:
         """Makes the weights: one group for each channel."""
         self.groups = input_shape[self.channels_axis]
         super().build(input_shape)
 
 
+@registered
 class LayerNormalization(keras.layers.LayerNormalization):  # type: ignore[misc]
     """Normalises the features of each sample, as Keras's (exact)."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from poptorch_emu.companions.ipu_tensorflow_addons.keras.registration import registered
 from poptorch_emu.options.base import note_accepted
 
 __all__ = ["AdamIpuOptimizer", "LAMBIpuOptimizer", "SGDIpuOptimizer"]
@@ -32,6 +33,7 @@ def _of_keras(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _ACCEPTED}
 
 
+@registered
 class AdamIpuOptimizer(keras.optimizers.Adam):  # type: ignore[misc]
     """Adam, by Keras's formula; types of the states are accepted (exact)."""
 
@@ -51,6 +53,7 @@ class AdamIpuOptimizer(keras.optimizers.Adam):  # type: ignore[misc]
         super().__init__(*args, **_of_keras("AdamIpuOptimizer", settings))
 
 
+@registered
 class SGDIpuOptimizer(keras.optimizers.SGD):  # type: ignore[misc]
     """SGD, by Keras's formula; the type of the momentum is accepted (exact)."""
 
@@ -61,6 +64,7 @@ class SGDIpuOptimizer(keras.optimizers.SGD):  # type: ignore[misc]
         super().__init__(*args, **_of_keras("SGDIpuOptimizer", settings))
 
 
+@registered
 class LAMBIpuOptimizer(keras.optimizers.Lamb):  # type: ignore[misc]
     """LAMB, with a decay of the weights inside of the trust ratio (exact).
 
@@ -113,6 +117,16 @@ class LAMBIpuOptimizer(keras.optimizers.Lamb):  # type: ignore[misc]
         self.weight_decay_rate = weight_decay_rate
         self.patterns = list(exclude_from_weight_decay or ())
         self.debiasing, self.weight_norm_clip = debiasing, weight_norm_clip
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
+        return {
+            **super().get_config(),
+            "weight_decay_rate": self.weight_decay_rate,
+            "exclude_from_weight_decay": self.patterns,
+            "debiasing": self.debiasing,
+            "weight_norm_clip": self.weight_norm_clip,
+        }
 
     def decay_of(self, variable: Any) -> float:
         """Returns the decay of a weight."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from poptorch_emu.companions.ipu_tensorflow_addons.keras.registration import registered
+
 _ACTIVATIONS = ("tanh", "relu", "softmax", "sigmoid", "hard_sigmoid")
 _REFUSED = {
     "activity_regularizer": None,
@@ -86,6 +88,10 @@ class _OfIpu:
         )
         self._is_time_major = time_major
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
+        return {**super().get_config(), "time_major": self._is_time_major}  # type: ignore[misc]
+
     @property
     def kernel(self) -> Any:
         """The weights of the inputs."""
@@ -141,10 +147,12 @@ class _OfIpu:
         return [first, *rest] if has_state else first
 
 
+@registered
 class LSTM(_OfIpu, keras.layers.LSTM):  # type: ignore[misc]
     """Long short-term memory, as Keras's (exact)."""
 
 
+@registered
 class GRU(_OfIpu, keras.layers.GRU):  # type: ignore[misc]
     """Gated recurrent units, as Keras's (exact)."""
 
