@@ -28,6 +28,11 @@ class Tiles:
     numbers: TimeNumbers = NUMBERS
     start: str = "step_cycles"
 
+    @classmethod
+    def of(cls, chip: Ipu, count: int, is_training: bool, numbers: TimeNumbers = NUMBERS) -> Tiles:
+        """Returns tiles whose programs start as those of a training, or of an inference."""
+        return cls(chip, count, numbers, "step_cycles" if is_training else "inference_step_cycles")
+
     def elements(self, num_elements: int, item_bytes: int) -> int:
         """Returns how many elements of a tensor the fullest tile has."""
         used = min(self.count, -(-num_elements * item_bytes // GRAIN_BYTES))

@@ -236,7 +236,8 @@ def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.No
     proportion = memory_proportion(inventory, node, ipu)
     chip, family = IPU_OF_VERSION[machine.version], family_of(node)
     if family is Family.GATHER and any(value.numel() for value in tensors_of([node])):
-        return rows_plan(node, Tiles(chip, num_tiles), proportion).temporary_bytes
+        tiles = Tiles.of(chip, num_tiles, inventory.config.is_training)
+        return rows_plan(node, tiles, proportion).temporary_bytes
     is_convolution = family is Family.CONVOLUTION
     has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
     plans = (

@@ -64,8 +64,8 @@ class Durations:
     def tiles(self) -> Tiles:
         """The tiles of an IPU that compute."""
         chip, config = self.system.chip, self.inventory.config
-        start = "step_cycles" if config.is_training else "inference_step_cycles"
-        return Tiles(chip, chip.num_tiles - config.machine.num_io_tiles, self.numbers, start)
+        num_tiles = chip.num_tiles - config.machine.num_io_tiles
+        return Tiles.of(chip, num_tiles, config.is_training, self.numbers)
 
     @cached_property
     def ipus_per_replica(self) -> int:
