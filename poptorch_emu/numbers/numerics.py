@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -44,7 +44,7 @@ class OperationNumbers:
         error: of the run, as the root of the mean square, relative to that of the shadow; `None`
             where there is no shadow, infinity where the run is not finite and the shadow is.
         input_error: the largest error of what the operation reads.
-        is_scaled: whether it is proportional to the loss scale.
+        at_one: what the magnitudes are with a loss scale of 1; `None` where it changes nothing.
     """
 
     value: Value
@@ -54,7 +54,12 @@ class OperationNumbers:
     subnormal: float
     error: float | None
     input_error: float
-    is_scaled: bool
+    at_one: Magnitudes | None = None
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether it is proportional to the loss scale."""
+        return self.at_one is not None
 
     @property
     def underflow(self) -> float:
@@ -126,6 +131,12 @@ class Numerics:
         chosen = (o for o in self.operations if self.has_half(o.value))
         return Magnitudes.together(o.magnitudes for o in chosen if o.value.direction is direction)
 
+    @property
+    def scaled_gradients(self) -> Magnitudes:
+        """Those of all gradients of half precision, with the loss scale that the run had."""
+        chosen = (o for o in self.operations if o.is_scaled and self.has_half(o.value))
+        return Magnitudes.together(o.magnitudes for o in chosen)
+
     def has_half(self, value: Value) -> bool:
         """Returns whether a value counts as one of half precision."""
         return self.is_supposed or value.dtype in HALF_TYPES
@@ -155,6 +166,7 @@ class _Sums:
     """What is added up of one value over all places."""
 
     magnitudes: list[Magnitudes]
+    at_one: list[Magnitudes] = field(default_factory=list)
     off: float = 0.0
     size: float = 0.0
     has_shadow: bool = True
@@ -186,6 +198,7 @@ class NumericsWalk:
         """
         self._observed, self._run, self._on_step = observed, run, on_step
         self._loss_scaling = loss_scaling
+        self._scaled = _scaled(observed)
         self._sums: dict[int, _Sums] = {}
         names = frozenset(wanted)
         self._wanted = {
@@ -205,18 +218,22 @@ class NumericsWalk:
                 own = run.read(numbers[node], place)
                 if own is not None:
                     is_given = node.op == "placeholder" or is_drawn(node)
-                    self._add(numbers[node], own, own.double() if is_given else wide)
+                    self._add(node, own, own.double() if is_given else wide)
                 self._on_step()
             if node in self._wanted:
                 self._add_gradient(node, place, wide)
 
-    def _add(self, number: int, own: torch.Tensor, wide: torch.Tensor | None) -> None:
+    def _add(self, node: fx.Node, own: torch.Tensor, wide: torch.Tensor | None) -> None:
         if not own.is_floating_point():
             return
-        sums = self._sums.setdefault(number, _Sums([]))
+        sums = self._sums.setdefault(self._observed.numbers[node], _Sums([]))
         sums.has_shadow = sums.has_shadow and wide is not None
         exact = own.double() if wide is None else wide
         sums.magnitudes.append(Magnitudes.of(exact))
+        if node in self._scaled:
+            is_one = self._loss_scaling in (0.0, 1.0)
+            unscaled = None if is_one else Magnitudes.of(exact / self._loss_scaling)
+            sums.at_one.append(unscaled or sums.magnitudes[-1])
         is_finite = exact.isfinite()
         off = (own.double() - exact)[is_finite].square().sum().item()
         sums.off += math.inf if math.isnan(off) else off
@@ -231,7 +248,6 @@ class NumericsWalk:
 
     def operations(self) -> Iterator[OperationNumbers]:
         """Yields what is known of each value; shares are those of its own type."""
-        scaled = _scaled(self._observed)
         yield from self._of_window(Direction.GIVEN)
         errors: dict[int, float] = {}
         for node, number in self._observed.numbers.items():
@@ -239,7 +255,7 @@ class NumericsWalk:
                 sums = self._sums[number]
                 read = _inputs(node, self._observed.numbers)
                 before = max((errors.get(each, 0.0) for each in read), default=0.0)
-                found = _row(self._run.values[number], sums, before, node in scaled)
+                found = _row(self._run.values[number], sums, before)
                 errors[number] = found.error or 0.0
                 yield found
         yield from self._of_window(Direction.UPDATE)
@@ -255,15 +271,14 @@ class NumericsWalk:
                 # What is given is exact, and an update has no shadow.
                 has_shadow = direction is Direction.GIVEN
                 sums = _Sums([Magnitudes.of(tensor)], has_shadow=has_shadow)
-                yield _row(value, sums, 0.0, False)
+                yield _row(value, sums, 0.0)
 
 
-def _row(value: Value, sums: _Sums, before: float, is_scaled: bool) -> OperationNumbers:
+def _row(value: Value, sums: _Sums, before: float) -> OperationNumbers:
     magnitudes = Magnitudes.together(sums.magnitudes)
-    return OperationNumbers(
-        value, magnitudes, *_shares(magnitudes, TypeRange.of(value.dtype)), _error(sums), before,
-        is_scaled,
-    )  # fmt: skip
+    shares = _shares(magnitudes, TypeRange.of(value.dtype))
+    at_one = Magnitudes.together(sums.at_one) if sums.at_one else None
+    return OperationNumbers(value, magnitudes, *shares, _error(sums), before, at_one)
 
 
 def _shares(magnitudes: Magnitudes, of: TypeRange) -> tuple[float, float, float]:
@@ -316,50 +331,39 @@ def found_numerics(
     notes: Iterable[str] = (),
 ) -> Numerics:
     """Returns what a walk has found, with the loss scale that loses least."""
-    rows = tuple(operations)
+    rows = list(operations)
     half = [row for row in rows if row.value.dtype in HALF_TYPES]
     is_supposed = not half
     dtype = torch.float16 if is_supposed else half[0].value.dtype
     of = TypeRange.of(dtype)
     if is_supposed:
-        rows = tuple(_as_if(row, of) for row in rows)
-    # Magnitudes are those of the present scale; exponents move by whole steps.
-    present = round(math.log2(loss_scaling)) if loss_scaling > 0 else 0
-    gradients: dict[str, list[Magnitudes]] = defaultdict(list)
-    for row in rows if is_supposed else half:
+        rows = half = [_as_if(row, of) for row in rows]
+    scaled: dict[str, list[OperationNumbers]] = defaultdict(list)
+    for row in half:
         if row.is_scaled:
-            gradients[row.value.module].append(row.magnitudes)
-    together = {module: Magnitudes.together(each) for module, each in gradients.items()}
-    all_of_them = _moved(Magnitudes.together(together.values()), -present)
-    losses = scale_losses(all_of_them, of) if gradients else ()
+            scaled[row.value.module].append(row)
+    at_one = {
+        module: Magnitudes.together(row.at_one for row in found if row.at_one is not None)
+        for module, found in scaled.items()
+    }
+    losses = scale_losses(Magnitudes.together(at_one.values()), of) if scaled else ()
     best = best_scale(losses)
     modules = [
         ModuleGradients(
             module,
-            found.underflow(of, -present),
-            found.underflow(of),
-            None if best is None else found.underflow(of, best.exponent - present),
+            at_one[module].underflow(of),
+            Magnitudes.together(row.magnitudes for row in found).underflow(of),
+            None if best is None else at_one[module].underflow(of, best.exponent),
         )
-        for module, found in together.items()
+        for module, found in scaled.items()
     ]
     modules.sort(key=lambda each: -each.at_one)
     return Numerics(
-        rows, tuple(updates), tuple(modules), loss_scaling, losses, best, dtype, is_supposed,
+        tuple(rows), tuple(updates), tuple(modules), loss_scaling, losses, best, dtype, is_supposed,
         rounds_stochastically, tuple(notes),
     )  # fmt: skip
 
 
 def _as_if(row: OperationNumbers, of: TypeRange) -> OperationNumbers:
-    shares = _shares(row.magnitudes, of)
-    return OperationNumbers(
-        row.value, row.magnitudes, *shares, row.error, row.input_error, row.is_scaled
-    )
-
-
-def _moved(magnitudes: Magnitudes, shift: int) -> Magnitudes:
-    counts = {exponent + shift: count for exponent, count in magnitudes.counts.items()}
-    factor = 2.0**shift
-    return Magnitudes(
-        counts, magnitudes.num_zero, magnitudes.num_nonfinite,
-        magnitudes.smallest * factor, magnitudes.largest * factor,
-    )  # fmt: skip
+    overflow, flushed, subnormal = _shares(row.magnitudes, of)
+    return replace(row, overflow=overflow, flushed=flushed, subnormal=subnormal)

@@ -10,6 +10,7 @@ from typing import Any
 from poptorch_emu.numbers.magnitudes import Magnitudes, TypeRange
 from poptorch_emu.numbers.numerics import ModuleGradients, Numerics, OperationNumbers
 from poptorch_emu.numbers.run import Direction
+from poptorch_emu.report.bottleneck_text import listed
 from poptorch_emu.report.numbers_report import where
 from poptorch_emu.report.pictures import axes_or_new
 from poptorch_emu.report.printed_report import PrintedReport, Table
@@ -97,7 +98,7 @@ class NumericsReport(Numerics, PrintedReport):
 
     def _parts(self, columns: int) -> Iterator[str | Table]:
         yield from self.sentences
-        yield from (f"do: {text}" for text in self._suggestions())
+        yield from (f"- {text}" for text in self._suggestions())
         yield ""
         shown = sorted(self.operations, key=_badness, reverse=True)[:_NUM_SHOWN]
         yield Table([_HEAD, *(_row(each, columns) for each in shown)], 2)
@@ -106,33 +107,34 @@ class NumericsReport(Numerics, PrintedReport):
         yield from self.notes
 
     def _headline(self) -> str:
-        name = str(self.dtype).removeprefix("torch.")
-        scale = f"loss scale {self.loss_scaling:g}"
+        name, scale = TypeRange.of(self.dtype).name, f"loss scale {self.loss_scaling:g}"
         if self.is_supposed:
             return (
-                f"nothing is of half precision; shares are those that {name} would have, errors "
-                f"those of the run, {scale}"
+                f"The model has no half precision ({scale}). Shares are what {name} would lose, "
+                "and errors those of the run as it is."
             )
-        return f"{name} against float64, {scale}, {len(self.operations)} values"
+        count = len(self.operations)
+        return f"{name} is compared with a float64 shadow: {count} values, {scale}."
 
     def _sentences(self) -> Iterator[str]:
         for each in self.gradients[:_NUM_MODULES]:
             if each.at_one >= _NOTABLE:
                 yield self._of_module(each)
         if self.gradients and all(each.at_one < _NOTABLE for each in self.gradients):
-            yield "gradients: less than 1 % of those of each module underflow at scale 1"
+            yield "In each module less than 1 % of the gradients underflow with loss scale 1."
         overflowing = [each for each in self.operations if each.overflow and self.counts(each)]
         if overflowing:
-            first = overflowing[0]
+            first, count = overflowing[0], len(overflowing)
+            several = f"{count} values overflow. The first one is"
             yield (
-                f"{_values(len(overflowing), 'overflow')}, first {first.value.title} "
-                f"{where(first.value)} by {_share(first.overflow)}"
+                f"{'One value overflows:' if count == 1 else several} {first.value.title} "
+                f"{where(first.value)}, of which {_share(first.overflow)} becomes infinite."
             )
-        num_nonfinite = sum(each.error == math.inf for each in self.operations)
-        if num_nonfinite:
+        count = sum(each.error == math.inf for each in self.operations)
+        if count:
             yield (
-                f"{_values(num_nonfinite, 'lose')} all digits, since the run is not finite there "
-                "and the shadow is; emulator.first_nonfinite names the first"
+                f"{'One value is' if count == 1 else f'{count} values are'} finite in the shadow "
+                "and not in the run. emulator.first_nonfinite names where that begins."
             )
 
     def counts(self, each: OperationNumbers) -> bool:
@@ -140,31 +142,33 @@ class NumericsReport(Numerics, PrintedReport):
         return self.has_half(each.value) and each.value.direction is not Direction.GIVEN
 
     def _of_module(self, each: ModuleGradients) -> str:
-        text = f"gradients of {each.module or 'the model'} underflow by {_share(each.at_one)} "
-        text += "at scale 1"
+        parts = [f"{_share(each.at_one)} underflow with loss scale 1"]
         if self.loss_scaling != 1.0:
-            text += f" and by {_share(each.at_present)} at the present one"
+            parts.append(f"{_share(each.at_present)} with the present one")
         if self.best is not None and self.best.exponent > 0 and each.at_best is not None:
-            text += f"; {power(self.best.exponent)} leaves {_share(each.at_best)}"
-        return text
+            parts.append(f"{_share(each.at_best)} with {power(self.best.exponent)}")
+        return f"Of the gradients of {each.module or 'the model'}, {listed(parts)}."
 
     def _suggestions(self) -> Iterator[str]:
         best = self.best
         if best is not None and self.gradients:
-            present = round(math.log2(self.loss_scaling)) if self.loss_scaling > 0 else 0
-            lost = next((s for s in self.scales if s.exponent == present), None)
-            if lost is None or lost.overflow or lost.underflow > best.underflow + 1e-3:
+            present, of = self.scaled_gradients, TypeRange.of(self.dtype)
+            lost = present.underflow(of)
+            if present.overflow(of) or lost > best.underflow + 1e-3:
                 yield (
-                    f"loss_scaling={best.scale:g} of the optimizer ({power(best.exponent)}) loses "
-                    f"least: {_share(best.underflow)} of all gradients underflow, none overflow"
+                    f"Give the optimizer loss_scaling={best.scale:g}, which is "
+                    f"{power(best.exponent)}. No gradient overflows with it, and "
+                    f"{_share(best.underflow)} of them underflow."
                 )
             else:
-                yield f"keep the loss scale: {_share(lost.underflow)} of all gradients underflow"
+                yield f"Keep the loss scale. {_share(lost)} of the gradients underflow."
         elif self.gradients:
-            yield "no loss scale keeps all gradients finite: see the operations that overflow"
+            yield (
+                "No loss scale keeps all gradients finite. Look at the operations that overflow."
+            )
         for each in self.to_keep_wide()[:_NUM_MODULES]:
             yield (
-                f"compute {each.value.title} {where(each.value)} and what it reads in float32: "
+                f"Compute {each.value.title} {where(each.value)}, and what it reads, in float32. "
                 f"{_reason(each)}"
             )
         yield from self._about_updates()
@@ -175,16 +179,17 @@ class NumericsReport(Numerics, PrintedReport):
         worst = max(self.updates, key=lambda each: each.lost)
         several = sum(each.lost >= _NOTABLE for each in self.updates)
         if not several:
-            yield "round weights to the nearest: less than 1 % of the updates are too small"
+            yield "Round weights to the nearest. Less than 1 % of the updates are too small for it."
             return
-        text = (
-            f"updates of {several} of {len(self.updates)} weights are below half a unit in the "
-            f"last place, of '{worst.name}' {_share(worst.lost)}: "
+        advice = (
+            "Keep stochastic rounding on."
+            if self.rounds_stochastically
+            else "Call options.Precision.enableStochasticRounding(True), or use float32 weights."
         )
-        if self.rounds_stochastically:
-            yield text + "keep stochastic rounding on"
-        else:
-            yield text + "options.Precision.enableStochasticRounding(True), or float32 weights"
+        yield (
+            f"{advice} Updates of {several} of {len(self.updates)} weights are too small to be "
+            f"rounded to the nearest: of '{worst.name}', {_share(worst.lost)} of them are lost."
+        )
 
 
 _HEAD = ["operation", "direction", "largest", "smallest", "over", "zero", "subn.", "error"]
@@ -200,9 +205,13 @@ def _row(each: OperationNumbers, columns: int) -> list[str]:
         value.direction.value,
         f"{found.largest:.1e}" if is_any else "-",
         f"{found.smallest:.1e}" if is_any else "-",
-        *map(_share, (each.overflow, each.flushed, each.subnormal)),
+        *map(_cell, (each.overflow, each.flushed, each.subnormal)),
         "-" if each.error is None else f"{each.error:.0e}" if each.error else "0",
     ]
+
+
+def _cell(share: float) -> str:
+    return _share(share).replace(" ", "") if share else "0"
 
 
 def _badness(each: OperationNumbers) -> tuple[float, float, float]:
@@ -211,9 +220,9 @@ def _badness(each: OperationNumbers) -> tuple[float, float, float]:
 
 def _reason(each: OperationNumbers) -> str:
     if each.overflow:
-        return f"{_share(each.overflow)} of its results overflow"
+        return f"{_share(each.overflow)} of its results overflow."
     assert each.error is not None, "its error is why it was chosen"
-    return f"its error is {each.error:.0e}, that of its inputs {each.input_error:.0e}"
+    return f"Its error is {each.error:.0e}, and that of its inputs {each.input_error:.0e}."
 
 
 def power(exponent: int) -> str:
@@ -230,11 +239,9 @@ def histogram(found: Magnitudes) -> list[tuple[int, float]]:
     return [(e, found.counts.get(e, 0) / total) for e in range(low, high + 1)]
 
 
-def _values(count: int, verb: str) -> str:
-    return f"1 value {verb}s" if count == 1 else f"{count} values {verb}"
-
-
 def _share(share: float) -> str:
     if not share:
-        return "0"
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}" if share >= 5e-4 else "<0.1%"
+        return "0 %"
+    if share < 5e-4:
+        return "< 0.1 %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"

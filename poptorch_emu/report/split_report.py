@@ -17,6 +17,9 @@ from poptorch_emu.report.terminal import (
 
 # Of the names in a line of code, beside what stands around them.
 _CODE_COLUMNS = 50
+_TOO_LARGE = (
+    "No split fits into the memory of the IPUs. This is one whose fullest tile holds least."
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class SplitReport(Split):
         return rows
 
     def _notes(self) -> list[str]:
-        return [] if self.fits else ["No split fits; this one is the nearest to it."]
+        return [] if self.fits else [_TOO_LARGE]
 
 
 def _filled(names: Sequence[str]) -> str:
