@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from fidelity_time import Captured, capture
-from time_rows import OTHER_SETTINGS, ROW_OF_NAME, Kind
+from time_rows import OTHER_SETTINGS, Kind
 
 from poptorch_emu.machine.time_numbers import NUMBERS
 
@@ -59,15 +59,13 @@ def constant_figures(cases: Sequence[Captured]) -> Iterator[dict[str, object]]:
 
 
 def setting_figures() -> Iterator[dict[str, object]]:
-    """Yields rows of `results/fidelity_settings.csv`: errors with another choice of a setting."""
+    """Yields rows of `results/fidelity_settings.csv`: predictions with another choice of one."""
     for setting in OTHER_SETTINGS:
-        name = setting.row.name
         yield {
-            "row": name,
+            "row": setting.row.name,
             "taken": setting.taken,
             "otherwise": setting.otherwise,
-            "error": percent(capture(ROW_OF_NAME[name]).error()),
-            "error otherwise": percent(capture(setting.row).error()),
+            "predicted": capture(setting.row).figures()["predicted"],
             "error before": setting.before,
         }
 

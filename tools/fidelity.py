@@ -49,7 +49,7 @@ def _beside(found: str, published: str, unit: float) -> str:
 
 
 def kinds() -> str:
-    """Returns how good predictions of each kind are."""
+    """Returns how good predictions of each kind are, and which are worst."""
     rows = rows_of("time")
     lines = [
         _summary(kind, [row for row in rows if row["kind"] == kind])
@@ -57,7 +57,22 @@ def kinds() -> str:
     ]
     lines.append(_summary("all", rows))
     head = ["kind", "rows", "median error", "within 20 %", "within 40 %", "worst", "mean"]
-    return _table(head, "---|---:|---:|---:|---:|---:|---:", lines)
+    head.append("median with settings as before")
+    far = [
+        f"{row['row']} ({100 * error_of(row):+.0f} %)"
+        for row in rows
+        if abs(error_of(row)) > 2 * _NEAR
+    ]
+    table = _table(head, "---|---:|---:|---:|---:|---:|---:|---:", lines)
+    return f"{table}\n\nOff by more than 40 %: {', '.join(far) or 'none'}."
+
+
+def _error_before(row: Row) -> float:
+    """Returns a row's error with the setting that it had before the model changed, if any."""
+    for setting in rows_of("settings"):
+        if setting["row"] == row["row"] and setting["error before"]:
+            return error_of(row | {"predicted": setting["predicted"]})
+    return error_of(row)
 
 
 def _summary(name: str, rows: Sequence[Row]) -> list[str]:
@@ -67,7 +82,9 @@ def _summary(name: str, rows: Sequence[Row]) -> list[str]:
     mean = f"{100 * statistics.mean(errors):+.0f} %"
     parts = [f"{share:.0%}" for share in shares]
     worst = f"{100 * max(sizes):.0f} %"
-    return [name, str(len(rows)), f"{100 * statistics.median(sizes):.1f} %", *parts, worst, mean]
+    before = f"{100 * statistics.median(abs(_error_before(row)) for row in rows):.1f} %"
+    median = f"{100 * statistics.median(sizes):.1f} %"
+    return [name, str(len(rows)), median, *parts, worst, mean, before]
 
 
 def goals() -> str:
@@ -133,8 +150,13 @@ def families() -> str:
 
 def settings() -> str:
     """Returns errors with the settings that were taken, and with others."""
-    names = ["row", "taken", "error", "otherwise", "error otherwise", "error before"]
-    lines = [[row[name] for name in names] for row in rows_of("settings")]
+    speeds, lines = {row["row"]: row for row in rows_of("time")}, []
+    for setting in rows_of("settings"):
+        row = speeds[setting["row"]]
+        taken, otherwise = row, row | {"predicted": setting["predicted"]}
+        errors = [f"{100 * error_of(each):+.0f}" for each in (taken, otherwise)]
+        cells = [setting["taken"], errors[0], setting["otherwise"], errors[1]]
+        lines.append([row["row"], *cells, setting["error before"]])
     head = ["row", "taken", "error, %", "otherwise", "error, %", "before, %"]
     return _table(head, "---|---|---:|---|---:|---:", lines)
 

@@ -101,8 +101,8 @@ def test_settings_then_change_a_row_as_the_file_says(benchmarks) -> None:
         if setting.row.name == "C11 synthetic"
     )
     (line,) = (line for line in lines_of("settings") if line["row"] == "C11 synthetic")
-    error = benchmarks["fidelity_time"].capture(setting.row).error()
-    assert line["error otherwise"] == benchmarks["fidelity_constants"].percent(error)
+    predicted = benchmarks["fidelity_time"].capture(setting.row).figures()["predicted"]
+    assert int(line["predicted"]) == pytest.approx(predicted, rel=1e-4)
 
 
 def test_files_then_have_every_row(benchmarks) -> None:
