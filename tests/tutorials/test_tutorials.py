@@ -84,7 +84,7 @@ def test_notebook_then_has_the_cells_of_its_source_and_their_output(source: Path
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_notebook_then_shows_a_table_of_the_emulator_and_a_picture(source: Path) -> None:
-    """A value of the emulator gives a notebook a table in HTML, and nothing prints it as text."""
+    """Values of the emulator give a notebook a table in HTML and a picture; none is printed."""
     notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
     kinds = {
         kind
@@ -96,6 +96,8 @@ def test_notebook_then_shows_a_table_of_the_emulator_and_a_picture(source: Path)
     text = source.read_text(encoding="utf-8")
     printed = re.findall(r"^ *print\((?:emulator\.\w+\(.*\)|report|split|schedule)\)$", text, re.M)
     assert not printed, "show(...) gives a notebook the table"
+    drawn = {*re.findall(r"([\w)]+)\.plot\(", text)} - {"plt", "axis", "axes"}
+    assert drawn, "a picture that a value of the emulator draws, beside those of the tutorial's own"
 
 
 def test_notebook_when_its_source_changes_then_the_tool_says_so(

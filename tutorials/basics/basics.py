@@ -209,7 +209,9 @@ batch = train[:ROWS]
 training = poptorch.trainingModel(
     model, options.clone(), poptorch.optim.AdamW(model.parameters(), lr=3e-3)
 )
-show(emulator.estimate(training, *batch, system="bow-pod16"))
+report = emulator.estimate(training, *batch, system="bow-pod16")
+report.plot()
+show(report)
 training.destroy()
 
 # %% [markdown]

@@ -237,6 +237,15 @@ for name, values in {
     show(sweep)
 
 # %% [markdown]
+# Why is a larger micro-batch so much better here? The picture shows what the IPU does during a step of 64 rows. It computes only for a
+# small part of the step. Most of the time it waits for the host.
+
+# %%
+report = emulator.estimate(training, rows, system="bow-pod16")
+report.plot()
+show(report)
+
+# %% [markdown]
 # - More *device iterations*: fewer calls, so less work for Python. Losses come back later.
 # - More *accumulation*: larger batches with the memory of small ones. A pipeline needs it.
 # - More *replicas*: larger batches in the same time, on more IPUs.

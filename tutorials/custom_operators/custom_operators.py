@@ -116,7 +116,9 @@ show()
 
 # %%
 training = poptorch.trainingModel(Model(PYTHON_DOMAIN), poptorch.Options())
-show(emulator.estimate(training, torch.randn(16, 4), torch.randn(16, 3), system="bow-pod16"))
+report = emulator.estimate(training, torch.randn(16, 4), torch.randn(16, 3), system="bow-pod16")
+report.plot()
+show(report)
 
 # %% [markdown]
 # ## When an operator is missing

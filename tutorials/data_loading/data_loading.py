@@ -166,6 +166,7 @@ print(f"model alone:    {rates['model alone']:,.0f} rows per second")
 # %%
 for io in (None, emulator.HostWork(items_per_second=rates["loader alone"])):
     report = emulator.estimate(synthetic, system="bow-pod16", io=io)
+    report.plot()
     show(report)
 synthetic.destroy()
 

@@ -232,6 +232,7 @@ for dtype, partials in (
 ):
     report, seconds = product_time(dtype, partials)
     print(f"{str(dtype)[6:]}, sums in {str(partials)[6:]}: {seconds * 1e6:5.0f} microseconds")
+report.plot()
 show(report)
 
 # %% [markdown]

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Profiling: where the time and the memory go
 #
-# There are two clocks. One is that of the *machine*: how long a step would take on real IPUs, by a model (*modelled*). The other is that of
-# *your computer*: how long the emulator takes here. This notebook reads both. Then it finds the slow part, changes it, and looks again.
+# There are two clocks. The clock of the *machine* says how long a step would take on real IPUs, by a model (*modelled*). The clock of *your
+# computer* says how long the emulator takes here. This notebook reads both. Then it finds the slow part, changes it, and looks again.
 
 # %%
 import contextlib
@@ -118,8 +118,8 @@ print(f"the call took {(time.perf_counter() - start) * 1e3:.0f} ms here")
 print("from an input to its output:", *(f"{s * 1e3:.1f} ms" for s in training.getLatency()))
 
 # %% [markdown]
-# What did the engine run when? With `enableProfiling` the model writes `profile.pop` while it runs, and texts and a trace when it is
-# destroyed. `trace.json` opens in Perfetto or in Chrome's `about:tracing`. It is also easy to read.
+# The engine has also written down what it ran, and when. With `enableProfiling` the model writes `profile.pop` while it runs. It writes texts
+# and a trace when it is destroyed. Perfetto and Chrome's `about:tracing` open `trace.json`. A program can read the file, too.
 
 # %%
 page = emulator.page(training, work / "uneven.html", system="bow-pod16")
@@ -146,8 +146,9 @@ print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
 #
 # ## The file behind it
 #
-# `profile.pop` is an SQLite database that holds all this. Programs that were written for Graphcore's library `pva` read it: its objects have the same
-# names. Under `python -m poptorch_emu` the module is `pva`; else it is `poptorch_emu.companions.pva`. A name that the report does not have raises an error.
+# `profile.pop` is an SQLite database that holds all this. Programs that were written for Graphcore's library `pva` can read it, because the
+# objects here have the same names. Under `python -m poptorch_emu` the module is `pva`. Elsewhere it is `poptorch_emu.companions.pva`. A name
+# that the report does not have raises an error.
 
 # %%
 analysed = pva.openReport(work / "uneven" / "profile.pop")

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Without IPUs: tests in ordinary CI, and the way on
 #
-# You have a program that says `import poptorch`, and no IPU. This notebook shows three things: run it unchanged, test it with pytest on
-# any computer, and move it on to plain PyTorch when you want to leave IPUs.
+# You have a program that says `import poptorch`, but you have no IPU. This notebook shows three things. It runs the program unchanged. It
+# tests the program with pytest on any computer. And it moves the program to plain PyTorch, for the day when you want to leave IPUs.
 
 # %%
 import subprocess
@@ -112,13 +112,13 @@ run("-m", "poptorch_emu", "train.py")
 # %% [markdown]
 # ## Test it with pytest
 #
-# The plugin does the same for tests. Besides, it gives each test the same random state.
+# The plugin does the same for tests. It also gives each test the same random state.
 
 # %%
 run("-m", "pytest", "-p", "poptorch_emu.pytest_plugin", "-p", "no:cacheprovider", "-q", "-rA")
 
 # %% [markdown]
-# In CI this is one step. On GitHub it may look so:
+# In CI this is one step. On GitHub it may look like this:
 #
 # ```yaml
 # - run: pip install .   # your project, its tests' needs, and poptorch_emu
