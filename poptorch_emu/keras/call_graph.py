@@ -67,12 +67,18 @@ def _form_of(leaf: Any) -> InputForm:
     return InputForm(tuple(leaf.shape[1:]), keras.config.floatx() if "float" in kind else kind)
 
 
+def _kind_of(operation: Any) -> Any:
+    """Returns a layer itself, and of other operations, which are made anew each time, the class."""
+    return operation if isinstance(operation, keras.Layer) else type(operation)
+
+
 def _made(model: Any, form: Any) -> Any:
     # `None` leaves it to the call of the graph.
     flags = [{"training": each} for each in (True, None)] if model._call_has_training_arg else [{}]
     layers, graph = [], None
     for flag in flags:
-        with noted_stages() as stages:
+        # What call() assigns to variables is forgotten.
+        with noted_stages() as stages, keras.StatelessScope():
             inputs = keras.tree.map_structure(
                 lambda each: keras.Input(each.shape, dtype=each.dtype), form
             )
@@ -84,7 +90,7 @@ def _made(model: Any, form: Any) -> Any:
         if not stages:
             return None
         graph = Functional(inputs, outputs, name=f"{model.name}_call")
-        layers.append([node.operation.name for node in nodes_of(graph)])
+        layers.append([_kind_of(node.operation) for node in nodes_of(graph)])
     if layers[0] != layers[-1]:
         raise compiler_error(
             f"The call() of {type(model).__name__} opens pipeline stages, and runs other layers if "

@@ -132,6 +132,20 @@ def test_layer_when_it_sums_over_replicas_then_gradients_are_those_of_the_whole_
     assert models.largest_difference(apart, whole) < 1e-5
 
 
+def test_gather_in_a_pipeline_of_several_replicas_then_takes_their_number() -> None:
+    class Gathering(keras.layers.Layer):
+        def call(self, x):
+            rows = keras.ops.reshape(ipu.all_to_all_op.all_gather(x, REPLICAS), (-1, x.shape[-1]))
+            return x - keras.ops.mean(rows, axis=0)
+
+    models.use_ipus(2 * REPLICAS)
+    with models.SCOPE():
+        model = keras.Sequential([keras.Input((4,), 3), Gathering(), keras.layers.Rescaling(2.0)])
+        model.set_pipeline_stage_assignment([0, 1])
+        found = model.predict(X, batch_size=3, verbose=0)
+    np.testing.assert_allclose(found, 2 * (X - X.mean(0)), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "formula"),
     [

@@ -74,6 +74,27 @@ def test_assignment_then_is_that_of_the_call_once_the_model_is_built() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.filterwarnings(r"ignore:`build\(\)` was called on layer")
+def test_graph_of_a_call_when_it_is_found_then_nothing_is_assigned() -> None:
+    class Counting(Network):
+        def __init__(self) -> None:
+            super().__init__(has_stages=True)
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x, training=None):
+            self.calls.assign_add(1)
+            with Stage(0):
+                x = x + 1  # An operation, which has another name each time.
+            return super().call(x)
+
+    models.use_ipus(2)
+    with models.SCOPE():
+        model = Counting()
+        model.build((None, 12))
+        assert len(model.get_pipeline_stage_assignment()) == 5
+    assert model.calls.numpy() == 0
+
+
 def test_call_when_it_runs_other_layers_in_training_then_is_refused() -> None:
     class Fickle(keras.Model):
         def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import ops
 
-from poptorch_emu.keras.ipu.ops.replicas import check_replicas, exchanged, gathered
+from poptorch_emu.keras.ipu.ops.replicas import exchanged, gathered, num_replicas
 
 __all__ = ["all_gather", "all_to_all"]
 
@@ -33,14 +33,14 @@ def all_to_all(
     Raises:
         ValueError: there are others, or the tensor cannot be cut so.
     """
-    check_replicas("all_to_all_op.all_to_all", "replication_factor", replication_factor)
+    count = num_replicas("all_to_all_op.all_to_all", "replication_factor", replication_factor)
     x = ops.convert_to_tensor(x)
     if x.shape[split_dimension] % replication_factor:
         raise ValueError(
             f"ipu.all_to_all_op.all_to_all cuts axis {split_dimension} of {tuple(x.shape)} into "
             f"{replication_factor} pieces, but {x.shape[split_dimension]} does not divide so."
         )
-    pieces = exchanged(ops.stack(ops.split(x, replication_factor, axis=split_dimension)))
+    pieces = exchanged(ops.stack(ops.split(x, count, axis=split_dimension)), count)
     return ops.concatenate(ops.unstack(pieces), axis=concat_dimension)
 
 
@@ -55,5 +55,5 @@ def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
     Raises:
         ValueError: there are others.
     """
-    check_replicas("all_to_all_op.all_gather", "replication_factor", replication_factor)
-    return gathered(x)
+    count = num_replicas("all_to_all_op.all_gather", "replication_factor", replication_factor)
+    return gathered(x, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.keras.ipu.ops.replicas import check_replicas, num_replicas, summed
+from poptorch_emu.keras.ipu.ops.replicas import num_replicas, summed
 
 __all__ = ["assume_equal_across_replicas", "cross_replica_mean", "cross_replica_sum"]
 
@@ -22,16 +22,17 @@ def cross_replica_sum(
     Raises:
         ValueError: `replica_group_size` is another number.
     """
-    check_replicas("cross_replica_ops.cross_replica_sum", "replica_group_size", replica_group_size)
-    return summed(x)
+    own = "cross_replica_ops.cross_replica_sum"
+    return summed(x, num_replicas(own, "replica_group_size", replica_group_size))
 
 
 def cross_replica_mean(
     x: Any, replica_group_size: int | None = None, name: str | None = None
 ) -> Any:
     """Returns the mean of a tensor over all replicas, as `cross_replica_sum` the sum (exact)."""
-    check_replicas("cross_replica_ops.cross_replica_mean", "replica_group_size", replica_group_size)
-    return summed(x) / num_replicas()
+    own = "cross_replica_ops.cross_replica_mean"
+    count = num_replicas(own, "replica_group_size", replica_group_size)
+    return summed(x, count) / count
 
 
 def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:

@@ -16,29 +16,35 @@ from poptorch_emu.keras.ipu.config import system_settings
 from poptorch_emu.keras.loops.capture_state import current
 
 
-def num_replicas() -> int:
-    """Returns how many replicas there are; outside of a model and a function, as many as IPUs."""
-    capture = current()
-    return (system_settings().num_ipus or 1) if capture is None else capture.replicas
+def num_replicas(name: str = "", argument: str = "", given: int | None = None) -> int:
+    """Returns how many replicas there are.
 
+    Outside of a model and a function that is what the program says, or else as many as IPUs: how
+    many IPUs a replica has is only known where it runs.
 
-def check_replicas(name: str, argument: str, given: int | None) -> None:
-    """Checks a number of replicas that a program gives.
+    Args:
+        name: of the operation that is asked for.
+        argument: its name for the number of replicas.
+        given: what the program says, if it does.
 
     Raises:
         ValueError: there are others.
     """
-    count = num_replicas()
-    if given is not None and given != count:
+    capture = current()
+    if capture is None:
+        return given or system_settings().num_ipus or 1
+    if given not in (None, capture.replicas):
         raise ValueError(
-            f"ipu.{name} has {argument}={given}, but there are {count} replicas, all of which "
-            f"exchange values. Give {count}, or set IPUConfig.auto_select_ipus."
+            f"ipu.{name} has {argument}={given}, but there are {capture.replicas} replicas, all of "
+            f"which exchange values. Give {capture.replicas}, or set IPUConfig.auto_select_ipus to "
+            f"{given} times the IPUs of a replica."
         )
+    return capture.replicas
 
 
-def summed(x: Any) -> Any:
+def summed(x: Any, count: int) -> Any:
     """Returns the sum over replicas; its gradient is the sum of those of all."""
-    x, count = keras.ops.convert_to_tensor(x), num_replicas()
+    x = keras.ops.convert_to_tensor(x)
     if count == 1:
         return x
     if x.dtype.is_floating_point:
@@ -46,19 +52,18 @@ def summed(x: Any) -> Any:
     return collectives.all_reduce_cross_replica_sum(x, count)
 
 
-def gathered(x: Any) -> Any:
+def gathered(x: Any, count: int) -> Any:
     """Returns the values of all replicas on a new first axis."""
-    x, count = keras.ops.convert_to_tensor(x), num_replicas()
+    x = keras.ops.convert_to_tensor(x)
     return x.unsqueeze(0) if count == 1 else collectives.all_gather_cross_replica(x, count)
 
 
-def exchanged(pieces: torch.Tensor) -> torch.Tensor:
+def exchanged(pieces: torch.Tensor, count: int) -> torch.Tensor:
     """Returns what the replicas have sent to this one: piece s of the first axis goes to s."""
-    count = num_replicas()
     return pieces if count == 1 else collectives.all_to_all_single_cross_replica(pieces, count)
 
 
 def index() -> Any:
     """Returns the number of the replica."""
-    numbers = keras.ops.arange(num_replicas(), dtype="int32")
-    return exchanged(numbers)[0]
+    count = num_replicas()
+    return exchanged(keras.ops.arange(count, dtype="int32"), count)[0]
