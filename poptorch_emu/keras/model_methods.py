@@ -25,7 +25,6 @@ from poptorch_emu.keras.run_settings import (
     ReplicatedMetricReductionMethod,
     SystemSettings,
 )
-from poptorch_emu.keras.stage_assignment import FunctionalLayerPipelineStageAssignment
 from poptorch_emu.options.base import note_accepted
 
 
@@ -58,8 +57,8 @@ class IpuModelMethods:
         """Says in which stage of a pipeline each layer runs (exact).
 
         Args:
-            pipeline_stage_assignment: of a Sequential, one number for each layer; of a functional
-                model, entries of `get_pipeline_stage_assignment` with their stages set.
+            pipeline_stage_assignment: entries of `get_pipeline_stage_assignment` with their stages
+                set; of a Sequential, a number for each layer will do.
 
         Raises:
             ValueError: there are not as many as layers, or they decrease along the model.
@@ -67,21 +66,22 @@ class IpuModelMethods:
         """
         model = self._model
         if isinstance(model, keras.Sequential):
-            stages = tuple(pipeline_stage_assignment)
-            stage_assignment.check_sequential(model, stages)
-            self._change(stages=stages)
+            entries = list(pipeline_stage_assignment)
+            self._change(stages=stage_assignment.sequential_stages(model, entries))
             return
         stage_assignment.assign(model, pipeline_stage_assignment)
         self._change()
 
     def get_pipeline_stage_assignment(self) -> list[Any]:
-        """Returns the stages, in the form that `set_pipeline_stage_assignment` takes (exact).
+        """Returns an entry for each layer or call, with its stage (exact).
 
         Raises:
             RuntimeError: the model is of a class of its own, and its inputs are not known.
         """
         if isinstance(self._model, keras.Sequential):
-            return list(self._trainer.settings.stages or ())
+            return stage_assignment.assignments_of_layers(
+                self._model, self._trainer.settings.stages
+            )
         if is_of_own_class(self._model) and graph_of_call(self._model) is None:
             raise RuntimeError(
                 f"The inputs of model {self._model.name!r} are not known, or its call() enters no "
@@ -282,17 +282,13 @@ class IpuModelMethods:
         trainer.forget()
 
     def _summary(self) -> list[tuple[str, str, int | None]]:
-        model = self._model
-        if isinstance(model, keras.Sequential):
-            stages = self._trainer.settings.stages or [None] * len(model.layers)
-            return [
-                (layer.name, type(layer).__name__, stage)
-                for layer, stage in zip(model.layers, stages, strict=True)
-            ]
         return [
-            (f"{each.layer.name} ({each.node_index})", type(each.layer).__name__, stage)
-            for each in stage_assignment.assignments_of(model)
-            for stage in (each.pipeline_stage,)
+            (
+                each.layer.name + (f" ({each.node_index})" if hasattr(each, "node_index") else ""),
+                type(each.layer).__name__,
+                each.pipeline_stage,
+            )
+            for each in self.get_pipeline_stage_assignment()
         ]
 
 
@@ -309,4 +305,4 @@ def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod | None
     )
 
 
-__all__ = ["FunctionalLayerPipelineStageAssignment", "IpuModelMethods"]
+__all__ = ["IpuModelMethods"]

@@ -19,12 +19,21 @@ import keras
 from keras.src.models.functional import Functional
 from keras.src.ops.node import Node
 
+from poptorch_emu.keras.stage_entries import (
+    FunctionalLayerPipelineStageAssignment,
+    FunctionalNestedModelPipelineStageAssignment,
+    ModelLayerPipelineStageAssignment,
+    NestedModelPipelineStageAssignment,
+    SequentialLayerPipelineStageAssignment,
+    SequentialNestedModelPipelineStageAssignment,
+)
 from poptorch_emu.ops.block_annotations import Block
 from poptorch_emu.trace.blocks import is_tracing
 
 _stage_of_node: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _local = threading.local()
 _make_node = Node.__init__
+_FunctionalLayer = FunctionalLayerPipelineStageAssignment
 # Of models of a class of their own: the graph of their `call`.
 CALL_GRAPH = "_poptorch_call_graph"
 
@@ -82,36 +91,6 @@ class PipelineStage:
     ) -> None:
         """Ends the stage."""
         _local.stages.pop()
-
-
-class FunctionalLayerPipelineStageAssignment:
-    """One call of a layer in a functional model, and its stage (exact).
-
-    Attributes:
-        layer: what is called.
-        node_index: which of its calls, from 0.
-        pipeline_stage: the stage, `None` if there is none.
-    """
-
-    def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
-        """Describes a call."""
-        self.layer = layer
-        self.node_index = node_index
-        self.pipeline_stage = pipeline_stage
-
-    @property
-    def inbound_layers(self) -> list[Any]:
-        """The layers whose results the call takes (exact)."""
-        return [parent.operation for parent in self.node.parent_nodes]
-
-    @property
-    def node(self) -> Any:
-        """The node of Keras's graph (exact)."""
-        return self.layer._inbound_nodes[self.node_index]
-
-    def __repr__(self) -> str:
-        """Returns how the call is written."""
-        return f"{self.layer.name}[{self.node_index}]: stage {self.pipeline_stage}"
 
 
 @dataclass(frozen=True)
@@ -187,17 +166,45 @@ def running_model(model: Any) -> Any:
     return vars(model).get(CALL_GRAPH) or model
 
 
-def assignments_of(model: Any) -> list[FunctionalLayerPipelineStageAssignment]:
-    """Returns the calls of a functional model with their stages."""
+def assignments_of(model: Any) -> list[Any]:
+    """Returns the calls of a functional model, or of a `call`, with their stages."""
+    is_of_call = CALL_GRAPH in vars(model)
+    kind = ModelLayerPipelineStageAssignment if is_of_call else _FunctionalLayer
+    return [_entry(node, kind, _stage_of_node.get(node)) for node in nodes_of(graph_of(model))]
+
+
+def assignments_of_layers(model: Any, stages: Sequence[int] | None) -> list[Any]:
+    """Returns the layers of a Sequential with their stages."""
+    given: Sequence[int | None] = stages or [None] * len(model.layers)
     return [
-        FunctionalLayerPipelineStageAssignment(
-            node.operation, node.operation._inbound_nodes.index(node), _stage_of_node.get(node)
-        )
-        for node in nodes_of(graph_of(model))
+        SequentialNestedModelPipelineStageAssignment(layer, _nested(layer, stage))
+        if isinstance(layer, keras.Model)
+        else SequentialLayerPipelineStageAssignment(layer, stage)
+        for layer, stage in zip(model.layers, given, strict=True)
     ]
 
 
-def assign(model: Any, assignments: Sequence[FunctionalLayerPipelineStageAssignment]) -> None:
+def _entry(node: Any, kind: type[FunctionalLayerPipelineStageAssignment], stage: Any) -> Any:
+    layer = node.operation
+    index = layer._inbound_nodes.index(node)
+    if isinstance(layer, keras.Model):
+        nested = _nested(layer, stage)
+        return FunctionalNestedModelPipelineStageAssignment(layer, index, nested)
+    return kind(layer, index, stage)
+
+
+def _nested(model: Any, stage: int | None) -> list[Any]:
+    """Returns the entries of a model inside of another one, which is in this stage as a whole."""
+    if isinstance(model, keras.Sequential):
+        stages = None if stage is None else [stage] * len(model.layers)
+        return assignments_of_layers(model, stages)
+    graph = _graph_or_none(model)
+    if isinstance(graph, Functional):
+        return [_entry(node, _FunctionalLayer, stage) for node in nodes_of(graph)]
+    return [SequentialLayerPipelineStageAssignment(layer, stage) for layer in model.layers]
+
+
+def assign(model: Any, assignments: Sequence[Any]) -> None:
     """Gives the calls of a functional model their stages.
 
     Raises:
@@ -206,7 +213,7 @@ def assign(model: Any, assignments: Sequence[FunctionalLayerPipelineStageAssignm
     """
     nodes = nodes_of(graph_of(model))
     for each in assignments:
-        if not isinstance(each, FunctionalLayerPipelineStageAssignment):
+        if not isinstance(each, _FunctionalLayer):
             raise TypeError(
                 "set_pipeline_stage_assignment of a functional model takes the entries of "
                 f"get_pipeline_stage_assignment(), not {each!r}."
@@ -227,26 +234,38 @@ def unassign(model: Any) -> None:
         _stage_of_node.pop(node, None)
 
 
-def check_sequential(model: Any, stages: Sequence[int]) -> None:
-    """Checks one stage for each layer.
+def sequential_stages(model: Any, entries: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the stage of each layer, from numbers or from entries in the order of the layers.
 
     Raises:
-        ValueError: there are not as many as layers, a stage is no number, or one is lower than the
-            one before.
+        ValueError: there are not as many as layers, a stage is no number or lower than the one
+            before, or an entry is of another layer.
     """
-    if len(stages) != len(model.layers):
+    if len(entries) != len(model.layers):
         raise ValueError(
-            f"set_pipeline_stage_assignment got {len(stages)} stages, but model {model.name!r} has "
-            f"{len(model.layers)} layers: {', '.join(layer.name for layer in model.layers)}. Give "
-            "one stage for each layer."
+            f"set_pipeline_stage_assignment got {len(entries)} stages, but model {model.name!r} "
+            f"has {len(model.layers)} layers: {', '.join(layer.name for layer in model.layers)}. "
+            "Give one stage for each layer."
         )
-    for number, layer in enumerate(model.layers):
-        previous = stages[number - 1] if number else 0
-        if checked_stage(stages[number]) < previous:
+    stages: list[int] = []
+    for layer, entry in zip(model.layers, entries, strict=True):
+        is_entry = isinstance(
+            entry, SequentialLayerPipelineStageAssignment | NestedModelPipelineStageAssignment
+        )
+        if is_entry and entry.layer is not layer:
             raise ValueError(
-                f"Layer {layer.name!r} has stage {stages[number]}, but the layer before has stage "
-                f"{previous}: stages must not decrease along the model."
+                f"The entry of layer {entry.layer.name!r} stands where model {model.name!r} has "
+                f"{layer.name!r}. Give the entries of its get_pipeline_stage_assignment() in their "
+                "order."
             )
+        stage = checked_stage(entry.pipeline_stage if is_entry else entry)
+        if stages and stage < stages[-1]:
+            raise ValueError(
+                f"Layer {layer.name!r} has stage {stage}, but the layer before has stage "
+                f"{stages[-1]}: stages must not decrease along the model."
+            )
+        stages.append(stage)
+    return tuple(stages)
 
 
 def plan_stages(
@@ -325,7 +344,7 @@ def nodes_of(graph: Any) -> list[Any]:
 def _stages(model: Any, sequential: Sequence[int] | None) -> dict[Any, int]:
     """Returns the stages that are known; none at all for a model without a pipeline."""
     if sequential is not None:
-        check_sequential(model, sequential)
+        sequential_stages(model, sequential)
         stage_of_layer = dict(zip(map(id, model.layers), sequential, strict=True))
         return {node: stage_of_layer[id(node.operation)] for node in nodes_of(graph_of(model))}
     graph = _graph_or_none(model)

@@ -234,15 +234,59 @@ def test_stages_of_a_functional_model_when_set_one_by_one_then_equal_eager_keras
     assert [each.pipeline_stage for each in model.get_pipeline_stage_assignment()] == [None] * 4
 
 
-def test_stages_of_a_sequential_then_are_shown_and_taken_away() -> None:
+def stages_of(model) -> list[int | None]:
+    return [each.pipeline_stage for each in model.get_pipeline_stage_assignment()]
+
+
+@pytest.mark.parametrize("as_entries", [False, True])
+def test_stages_of_a_sequential_then_are_shown_and_taken_away(as_entries: bool) -> None:
     models.use_ipus(2)
     with models.SCOPE():
         model = models.mlp()
-    assert model.get_pipeline_stage_assignment() == []
-    model.set_pipeline_stage_assignment([0, 1, 1])
-    assert model.get_pipeline_stage_assignment() == [0, 1, 1]
+    entries = model.get_pipeline_stage_assignment()
+    assert [each.layer for each in entries] == model.layers
+    assert entries[2].inbound_layers == [model.layers[1]]
+    assert stages_of(model) == [None] * 3
+    for each, stage in zip(entries, [0, 1, 1], strict=True):
+        assert isinstance(each, ipu.keras.SequentialLayerPipelineStageAssignment)
+        each.pipeline_stage = stage
+    model.set_pipeline_stage_assignment(entries if as_entries else [0, 1, 1])
+    assert stages_of(model) == [0, 1, 1]
     lines: list[str] = []
     model.print_pipeline_stage_assignment_summary(print_fn=lines.append)
     assert [line.split()[-1] for line in lines[2:]] == ["0", "1", "1"]
+    with pytest.raises(ValueError, match="The entry of layer .* stands where .* Give the entries"):
+        model.set_pipeline_stage_assignment(entries[::-1])
     model.reset_pipeline_stage_assignment()
-    assert model.get_pipeline_stage_assignment() == []
+    assert stages_of(model) == [None] * 3
+
+
+@pytest.mark.parametrize("is_sequential", [False, True])
+def test_nested_model_then_has_entries_of_its_own_and_runs_in_one_stage(
+    is_sequential: bool,
+) -> None:
+    models.use_ipus(2)
+    inner = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8), keras.layers.ReLU()])
+    with models.SCOPE():
+        if is_sequential:
+            model = keras.Sequential([keras.Input((12,)), inner, keras.layers.Dense(3)])
+        else:
+            inputs = keras.Input((12,))
+            model = keras.Model(inputs, keras.layers.Dense(3)(inner(inputs)))
+    entries = model.get_pipeline_stage_assignment()
+    assert isinstance(entries[0], ipu.keras.NestedModelPipelineStageAssignment)
+    assert entries[0].nested_model is entries[0].layer is inner
+    nested = entries[0].pipeline_stage_assignments
+    assert [each.layer for each in nested] == inner.layers
+    for each, stage in zip([*nested, entries[1]], [0, 0, 1], strict=True):
+        each.pipeline_stage = stage
+    model.set_pipeline_stage_assignment(entries)
+    assert stages_of(model) == [0, 1]
+    model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+    eager = keras.models.clone_model(model)
+    eager.set_weights(model.get_weights())
+    trained(model, batch_size=4, steps=4)
+    assert models.largest_difference(trained(eager, batch_size=16), model) < NEAR
+    nested[1].pipeline_stage = 1
+    with pytest.raises(ValueError, match="have several pipeline stages, .0, 1., but .* in one"):
+        model.set_pipeline_stage_assignment(entries)

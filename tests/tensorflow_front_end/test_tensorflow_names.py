@@ -57,7 +57,14 @@ assert other_loops is loops is ipu.loops
 assert IPUStrategyV1 is IPUStrategy is ipu.ipu_strategy.IPUStrategy
 assert keras.ipu.PipelineStage is tf.keras.ipu.PipelineStage
 assert keras.backend.backend() == "torch"
-assert tf.keras.Model is keras.Model
+assert tf.keras.Model is keras.Model is ipu.keras.Model
+assert ipu.keras.Sequential is keras.Sequential is tf.keras.ipu.Sequential
+assert keras.ipu.ModelLayerPipelineStageAssignment
+assert keras.ipu.FunctionalNestedModelPipelineStageAssignment
+assert issubclass(
+    tf.keras.ipu.SequentialNestedModelPipelineStageAssignment,
+    ipu.keras.SequentialLayerPipelineStageAssignment,
+)
 """
 
 

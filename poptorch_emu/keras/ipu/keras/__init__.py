@@ -1,18 +1,32 @@
-"""Pipeline stages of functional models, what is logged of replicas, and optimisers."""
+"""Models, pipeline stages, what is logged of replicas, and optimisers."""
 
 import importlib
 from typing import Any
 
+from keras import Model, Sequential
+
 from poptorch_emu.keras.run_settings import ReplicatedMetricReductionMethod
-from poptorch_emu.keras.stage_assignment import (
+from poptorch_emu.keras.stage_assignment import PipelineStage
+from poptorch_emu.keras.stage_entries import (
     FunctionalLayerPipelineStageAssignment,
-    PipelineStage,
+    FunctionalNestedModelPipelineStageAssignment,
+    ModelLayerPipelineStageAssignment,
+    NestedModelPipelineStageAssignment,
+    SequentialLayerPipelineStageAssignment,
+    SequentialNestedModelPipelineStageAssignment,
 )
 
 __all__ = [
     "FunctionalLayerPipelineStageAssignment",
+    "FunctionalNestedModelPipelineStageAssignment",
+    "Model",
+    "ModelLayerPipelineStageAssignment",
+    "NestedModelPipelineStageAssignment",
     "PipelineStage",
     "ReplicatedMetricReductionMethod",
+    "Sequential",
+    "SequentialLayerPipelineStageAssignment",
+    "SequentialNestedModelPipelineStageAssignment",
 ]
 
 _LATE = {

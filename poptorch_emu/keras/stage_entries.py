@@ -1,0 +1,133 @@
+"""What `get_pipeline_stage_assignment` returns: an entry for each layer or call, with its stage.
+
+A model that is called as a layer has entries of its own, for its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class FunctionalLayerPipelineStageAssignment:
+    """One call of a layer in a functional model, and its stage (exact).
+
+    Attributes:
+        layer: what is called.
+        node_index: which of its calls, from 0.
+        pipeline_stage: the stage, `None` if there is none.
+    """
+
+    def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
+        """Describes a call."""
+        self.layer = layer
+        self.node_index = node_index
+        self.pipeline_stage = pipeline_stage
+
+    @property
+    def inbound_layers(self) -> list[Any]:
+        """The layers whose results the call takes (exact)."""
+        return _inbound(self.node)
+
+    @property
+    def node(self) -> Any:
+        """The node of Keras's graph (exact)."""
+        return self.layer._inbound_nodes[self.node_index]
+
+    def __repr__(self) -> str:
+        """Returns how the call is written."""
+        return f"{self.layer.name}[{self.node_index}]: stage {self.pipeline_stage}"
+
+
+class ModelLayerPipelineStageAssignment(FunctionalLayerPipelineStageAssignment):
+    """One call of a layer in the `call` of a model of a class of its own, and its stage (exact)."""
+
+
+class SequentialLayerPipelineStageAssignment:
+    """A layer of a Sequential, and its stage (exact).
+
+    Attributes:
+        layer: one of the model's.
+        pipeline_stage: the stage, `None` if there is none.
+    """
+
+    def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
+        """Describes a layer."""
+        self.layer = layer
+        self.pipeline_stage = pipeline_stage
+
+    @property
+    def inbound_layers(self) -> list[Any]:
+        """The layer before, if the model is built (exact)."""
+        return [each for node in self.layer._inbound_nodes[-1:] for each in _inbound(node)]
+
+    def __repr__(self) -> str:
+        """Returns how the layer is written."""
+        return f"{self.layer.name}: stage {self.pipeline_stage}"
+
+
+class NestedModelPipelineStageAssignment:
+    """A model that is called as a layer, and the stages of its own layers: one for all (exact).
+
+    Attributes:
+        nested_model: what is called.
+        pipeline_stage_assignments: an entry for each of its layers.
+    """
+
+    def __init__(
+        self, nested_model: Any, pipeline_stage_assignments: Sequence[Any] | None = None
+    ) -> None:
+        """Describes a nested model."""
+        self.nested_model = self.layer = nested_model
+        self.pipeline_stage_assignments = list(pipeline_stage_assignments or ())
+
+    @property
+    def pipeline_stage(self) -> int | None:
+        """The stage of all its layers, which may be set.
+
+        Raises:
+            ValueError: they have several.
+        """
+        stages = {each.pipeline_stage for each in self.pipeline_stage_assignments}
+        if len(stages) > 1:
+            raise ValueError(
+                f"The layers of the nested model {self.nested_model.name!r} have several pipeline "
+                f"stages, {sorted(stages, key=str)}, but a nested model runs in one. Give all its "
+                "layers one stage, or call its layers in the outer model."
+            )
+        return next(iter(stages), None)
+
+    @pipeline_stage.setter
+    def pipeline_stage(self, stage: int | None) -> None:
+        for each in self.pipeline_stage_assignments:
+            each.pipeline_stage = stage
+
+
+class SequentialNestedModelPipelineStageAssignment(
+    NestedModelPipelineStageAssignment, SequentialLayerPipelineStageAssignment
+):
+    """A model that is a layer of a Sequential (exact)."""
+
+
+class FunctionalNestedModelPipelineStageAssignment(
+    NestedModelPipelineStageAssignment, FunctionalLayerPipelineStageAssignment
+):
+    """One call of a model in a functional model (exact).
+
+    Attributes:
+        node_index: which of its calls, from 0.
+    """
+
+    def __init__(
+        self,
+        nested_model: Any,
+        node_index: int,
+        pipeline_stage_assignments: Sequence[Any] | None = None,
+    ) -> None:
+        """Describes a call."""
+        super().__init__(nested_model, pipeline_stage_assignments)
+        self.node_index = node_index
+
+
+def _inbound(node: Any) -> list[Any]:
+    return [parent.operation for parent in node.parent_nodes]
