@@ -15,6 +15,7 @@ from poptorch_emu.untrusted.json_types import AMOUNT, COUNT, NUMBER, Kind, type_
 
 _SOME_TEXT = (str, None)
 _UNIT = Kind("'cycles' or 'seconds'", lambda value: value in ("cycles", "seconds"))
+_INFINITE = Kind("'infinite'", lambda value: value == "infinite")
 _LABEL = {"name": str, "operator": _SOME_TEXT, "source": _SOME_TEXT}
 _TIMELINE: dict[str, Any] = {
     "key": _UNIT,
@@ -111,7 +112,7 @@ _NUMBERS: dict[str, Any] = {
         "overflow": [AMOUNT],
         "flushed": [AMOUNT],
         "subnormal": [AMOUNT],
-        "error": [(AMOUNT, None)],
+        "error": [(AMOUNT, _INFINITE, None)],
     },
 }
 _REPORT: dict[str, Any] = {

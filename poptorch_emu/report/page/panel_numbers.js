@@ -10,8 +10,8 @@ function numbersPanel(report) {
   }
   return [
     card("What half precision loses", { note: numbers.notes.join(" ") },
-      element("ul", {}, ...[...numbers.sentences, ...numbers.suggestions.map((text) => `Do: ${text}`)]
-        .map((text) => element("li", {}, text)))),
+      listElement(numbers.sentences),
+      ...(numbers.suggestions.length ? [element("p", { class: "note" }, "What to do:"), listElement(numbers.suggestions)] : [])),
     card("Magnitudes", { width: "half",
       note: `Of a float64 shadow, by the exponent of two. Dotted: from where ${numbers.type.name} has zero, fewer digits, infinity.` },
     magnitudesChart(numbers)),
@@ -21,9 +21,19 @@ function numbersPanel(report) {
   ];
 }
 
-function powerText(exponent) {
-  return `2^${exponent}`;
+function listElement(texts) {
+  return element("ul", { class: "texts" }, ...texts.map((text) => element("li", {}, text)));
 }
+
+// Both as the sentences have them.
+function powerText(exponent) {
+  return `2${[...String(exponent)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
+}
+
+const lostText = orUnknown((value) => {
+  if (value > 0 && value < 5e-4) return "< 0.1 %";
+  return `${(value * 100).toFixed(value === 0 || value >= 0.1 ? 0 : 1)} %`;
+});
 
 function magnitudesChart(numbers) {
   const shown = numbers.histograms.filter((each) => each.bins.length);
@@ -36,9 +46,9 @@ function magnitudesChart(numbers) {
     grid: { left: 58, right: 20, top: 40, bottom: 34 },
     legend: legend(),
     tooltip: tooltip((items) => tip(powerText(items[0].value[0]),
-      items.map((item) => [item.seriesName, shareText(item.value[1])])), { trigger: "axis" }),
+      items.map((item) => [item.seriesName, lostText(item.value[1])])), { trigger: "axis" }),
     xAxis: axis({ type: "value", min: low, max: high, axisLabel: { formatter: powerText } }),
-    yAxis: axis({ type: "value", axisLabel: { formatter: shareText } }),
+    yAxis: axis({ type: "value", axisLabel: { formatter: lostText } }),
     series: shown.map((each, index) => ({
       name: each.name, type: "line", step: "middle", showSymbol: false, data: each.bins,
       lineStyle: { color: termColour(each.word), width: 2 }, itemStyle: { color: termColour(each.word) },
@@ -58,10 +68,10 @@ function scalesChart(numbers) {
     grid: { left: 58, right: 20, top: 40, bottom: 34 },
     legend: legend(),
     tooltip: tooltip((items) => tip(powerText(items[0].value[0]),
-      items.map((item) => [item.seriesName, shareText(item.value[1])])), { trigger: "axis" }),
+      items.map((item) => [item.seriesName, lostText(item.value[1])])), { trigger: "axis" }),
     xAxis: axis({ type: "value", min: numbers.scales[0][0], max: numbers.scales.at(-1)[0],
       axisLabel: { formatter: powerText } }),
-    yAxis: axis({ type: "value", min: 0, axisLabel: { formatter: shareText } }),
+    yAxis: axis({ type: "value", min: 0, axisLabel: { formatter: lostText } }),
     series: series.map(([name, column, word], index) => ({
       name, type: "line", showSymbol: false, data: numbers.scales.map((row) => [row[0], row[column]]),
       lineStyle: { color: termColour(word), width: 2 }, itemStyle: { color: termColour(word) },
@@ -75,20 +85,21 @@ function scalesChart(numbers) {
 }
 
 function numbersTable(numbers) {
-  const small = orUnknown((value) => (value === 0 ? "0" : value.toExponential(1)));
+  const small = orUnknown((value) => (value === 0 ? "0" : value === Infinity ? "infinite" : value.toExponential(1)));
+  const rows = rowsOf(numbers.operations).map((row) => (row.error === "infinite" ? { ...row, error: Infinity } : row));
   const columns = [
     { key: "name", title: "Operation" },
     { key: "module", title: "Module", keep: true, format: (value) => value || "" },
     { key: "direction", title: "Direction" },
-    { key: "type", title: "Type" },
+    { key: "type", title: "Type", keep: true },
     { key: "largest", title: "Largest", numeric: true, format: small },
     { key: "smallest", title: "Smallest", numeric: true, format: small, help: "Of those that are not zero." },
-    { key: "overflow", title: "Infinite", numeric: true, format: shareText },
-    { key: "flushed", title: "Zero", numeric: true, format: shareText },
-    { key: "subnormal", title: "Fewer digits", numeric: true, format: shareText },
+    { key: "overflow", title: "Infinite", numeric: true, format: lostText },
+    { key: "flushed", title: "Zero", numeric: true, format: lostText },
+    { key: "subnormal", title: "Fewer digits", numeric: true, format: lostText },
     { key: "error", title: "Error", numeric: true, format: small },
-    { key: "source", title: "Your line", format: (value) => value || "" },
+    { key: "source", title: "Your line", keep: true, format: (value) => value || "" },
   ];
   const groups = [["All", null], ["Module", "module"], ["Direction", "direction"]].map(([name, key]) => ({ name, key }));
-  return makeTable({ caption: "Numbers of operations", columns, rows: rowsOf(numbers.operations), groups, sortKey: "error" });
+  return makeTable({ caption: "Numbers of operations", columns, rows, groups, sortKey: "error" });
 }

@@ -94,7 +94,7 @@ class DataTable {
   compare(first, second) {
     const [a, b] = [first[this.sortKey], second[this.sortKey]];
     if (!isKnown(a) || !isKnown(b)) return Number(isKnown(b)) - Number(isKnown(a));
-    const order = typeof a === "number" && typeof b === "number" ? a - b
+    const order = typeof a === "number" && typeof b === "number" ? Number(a > b) - Number(a < b)
       : String(a).localeCompare(String(b), "en", { numeric: true });
     return this.descending ? -order : order;
   }

@@ -52,6 +52,6 @@ def _columns(report: NumericsReport) -> dict[str, list[Any]]:
         "overflow": [each.overflow for each in rows],
         "flushed": [each.flushed for each in rows],
         "subnormal": [each.subnormal for each in rows],
-        # Infinite where the run is not finite and the shadow is; the sentences say so.
-        "error": [None if each.error == math.inf else each.error for each in rows],
+        # JSON has no infinity, which it is where the run is not finite and the shadow is.
+        "error": ["infinite" if each.error == math.inf else each.error for each in rows],
     }
