@@ -3,7 +3,8 @@
 import importlib
 from typing import Any
 
-from keras import Model, Sequential
+from keras import Model as Model
+from keras import Sequential as Sequential
 
 from poptorch_emu.keras.run_settings import ReplicatedMetricReductionMethod
 from poptorch_emu.keras.stage_assignment import PipelineStage
@@ -19,12 +20,10 @@ from poptorch_emu.keras.stage_entries import (
 __all__ = [
     "FunctionalLayerPipelineStageAssignment",
     "FunctionalNestedModelPipelineStageAssignment",
-    "Model",
     "ModelLayerPipelineStageAssignment",
     "NestedModelPipelineStageAssignment",
     "PipelineStage",
     "ReplicatedMetricReductionMethod",
-    "Sequential",
     "SequentialLayerPipelineStageAssignment",
     "SequentialNestedModelPipelineStageAssignment",
 ]
