@@ -2,19 +2,20 @@
 # # A pipeline of four IPUs
 #
 # A model that is too large or too slow for one IPU is cut into *stages*, each on an IPU of its own. While the second stage works on
-# one micro-batch, the first already works on the next. This notebook goes nine steps: why, cut, run, look, balance, accumulate,
+# one micro-batch, the first already works on the next. This notebook has nine steps: why, cut, run, look, balance, accumulate,
 # iterate, offload, debug.
 #
-# Each claim is a number that a cell prints. Where it says **Guess**, write your guess down before you look at the next cell.
+# What the text says, a cell prints. At each **Guess**, write your guess down before you look at the next cell.
 #
 # Two models take part. `Network`, in `mnist_pipeline.py` beside this notebook, is small: it recognises handwritten digits, and is
-# trained here. `encoder`, in `encoder_model.py`, is of real size. It is never run. The emulator has a model of the
-# machine, and tells how fast and how large such a model would be on a Bow-Pod16. Those figures are *modelled*:
-# [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
+# trained here. `encoder`, in `encoder_model.py`, is of real size. It is never run. The emulator computes how fast and how large it
+# would be on a Bow-Pod16. Those figures are *modelled*: [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
 
 # %%
+import contextlib
 import copy
 import inspect
+import io
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,6 @@ from poptorch_emu.emulator import show
 SYSTEM = "bow-pod16"
 EPOCHS = 10  # in the tests: 4
 SECONDS = 0.5  # in the tests: 0.05
-TIMED_EPOCHS = 2  # in the tests: 1
 
 torch.manual_seed(42)
 train_set, test_set = train_and_test(None)
@@ -58,15 +58,15 @@ print(f"Four IPUs are {four.throughput / one.throughput:.1f} times as fast as on
 assert one.fits == "no" and four.fits == "yes" and four.throughput < 4 * one.throughput
 
 # %% [markdown]
-# The column *fits* is the reason for most pipelines: one IPU would need more memory than it has. Four IPUs are faster, but not four
-# times as fast. The rest of this notebook shows where the difference goes, and how to get some of it back.
+# The column *fits* shows why most models are cut: one IPU would need more memory than it has. Four IPUs are faster, but not four
+# times as fast. The rest of this notebook shows what the lost time goes to, and how to get some of it back.
 #
 # ## 2. Cut
 #
-# A *block* is a part of `forward`. A *stage* is one block or several, and runs on one IPU. There are four ways to open blocks. None of them does
-# anything outside of a wrapped model, so that the model stays a model of plain PyTorch.
+# A *block* is a part of `forward`. A *stage* is one block or several, and runs on one IPU. There are three ways to open blocks. None of them
+# does anything outside of a wrapped model, so the model still runs in plain PyTorch.
 #
-# This function tells which stages a model has. Nothing runs for it.
+# This function tells which stages a model has. It does not run the model.
 
 
 # %%
@@ -106,7 +106,7 @@ for ipu, layer in enumerate(model.layers):
 print_stages(model, poptorch.PipelinedExecution())
 
 # %% [markdown]
-# **With `Block`** the places stand in `forward`. **With `BlockFunction`** a function becomes a block. Here the first layer comes before any
+# **With `Block`** you mark the block in `forward`. **With `BlockFunction`** a function becomes a block. Here the first layer comes before any
 # block, and no IPUs are named yet.
 
 
@@ -241,48 +241,54 @@ assert furthest < 1e-5
 #
 # **Guess**: which of them changes the loss?
 
+
 # %%
+def run_script(words):
+    """Does what `python mnist_pipeline.py` does with these words, and returns the lines without their speeds."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        mnist_pipeline.main(words.split())
+    lines = printed.getvalue().splitlines()
+    return [line.rpartition(", ")[0] or line for line in lines if line.startswith(("Ep", "Acc"))]
+
+
 work = tempfile.TemporaryDirectory()
-for words in (
-    "",
-    "--strategy sharded",
-    "--offload-optimiser",
-    f"--profile --profile-dir {work.name}",
-):
-    shown = words.replace(work.name, "profile")
-    print(f"$ python mnist_pipeline.py --epochs 1 {shown}")
-    done = subprocess.run(
-        [sys.executable, "mnist_pipeline.py", "--epochs", "1", *words.split()],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("Epoch", "Accuracy"))]
-    print(*(line.rpartition(", ")[0] or line for line in lines), sep="\n")
+profile = f"--profile --profile-dir {work.name}"
+results = set()
+for words in ("", "--strategy sharded", "--offload-optimiser", profile):
+    print("$ python mnist_pipeline.py --epochs 1", words.replace(work.name, "profile"))
+    lines = run_script(f"--epochs 1 {words}")
+    results.add(tuple(lines))
+    print(*lines, sep="\n")
 print("files of the profile:", *sorted(path.name for path in Path(work.name).rglob("*.*")))
+assert len(results) == 1
 
 # %% [markdown]
+# None of them does. They change where and when something is computed, but not what is computed.
+#
 # ## 4. Look
 #
-# What does each IPU do when? `emulator.schedule` says it for one update. `2F5` is the forward of stage 2 for micro-batch 5, `B` is a backward, `U` the
-# update of the weights.
+# What does each IPU do when? `emulator.schedule` shows it for one update. `2F5` is the forward of stage 2 for micro-batch 5, `B` is a backward, and
+# `U` is the update of the weights.
 
 # %%
 show(schedule)
 
 # %% [markdown]
-# The same as a picture, as textbooks draw it. Time goes to the right, and the numbers are those of micro-batches. The phases stand above: at first
-# the pipeline *fills*, then all IPUs work (*main*), then it *flushes*.
+# Here is the same schedule as a picture. Time goes to the right, and the numbers are those of micro-batches. The phases stand above: at first
+# the pipeline *fills*, then all IPUs work in both directions (*main*), then it *flushes*.
 #
-# **Guess** before you count: after how many steps do all four IPUs work in both directions?
+# **Guess** before you count: in which step do all four IPUs work in both directions for the first time?
 
 # %%
 schedule.plot()
 show()
 
 # %% [markdown]
-# A micro-batch goes forward through all stages, and backward through all of them. In the last stage its backward follows its forward at
-# once, in the same step. So between `N + 1` stages there are `N` hops down and `N` hops up, and the first backward reaches the first IPU in step
-# `2N + 1`. That is the first step in which all IPUs work. Four stages have three hops, so "four stages are seven". A pipeline needs at least as
-# many micro-batches in an update. We count it in the schedules:
+# A micro-batch goes forward through all stages, and then backward through all of them. The last stage does both in the same step. Between `N + 1`
+# stages there are `N` hops down and `N` hops up. So the first backward reaches the first IPU in step `2N + 1`. That is the first step in
+# which all IPUs work in both directions. Four stages have three hops, so this is step seven. By then seven micro-batches have entered the
+# pipeline, and an update needs at least so many of them. We count the steps in the schedules:
 
 
 # %%
@@ -311,7 +317,7 @@ def small_pipeline(num_stages, accumulation=16):
     return wrapped
 
 
-print("stages  hops N  2N + 1  first step in which all IPUs work")
+print("stages  hops N  2N + 1  first step in which all IPUs work in both directions")
 for num_stages in (2, 4, 8):
     hops, step = num_stages - 1, first_full_step(num_stages)
     print(f"{num_stages:6} {hops:7} {2 * hops + 1:7} {step:11}")
@@ -331,8 +337,8 @@ print(f"{page.name}: one file of {page.stat().st_size / 1e6:.1f} MB, for any bro
 report = emulator.estimate(*uneven, system=SYSTEM)
 
 # %% [markdown]
-# **Summary: how fast is it, does it fit, and what limits it?** Below the figures stands advice, with what the model of the machine predicts
-# from it.
+# **Summary: how fast is it, does it fit, and what limits it?** Below the figures, the page advises changes, and says what each of
+# them would gain.
 #
 # ![The panel Summary of the page](../../docs/images/encoder_summary.png)
 
@@ -340,7 +346,7 @@ report = emulator.estimate(*uneven, system=SYSTEM)
 print(f"{report.throughput:,.0f} rows a second; limited by {report.bottleneck}")
 
 # %% [markdown]
-# **Timeline: who waits for whom?** Each row is an IPU. Look for the row without gaps: that is the slowest IPU. Move with the keys `w`, `a`, `s` and
+# **Timeline: who waits for whom?** Each row is an IPU. Look for the row with the fewest gaps: that is the slowest IPU. Move with the keys `w`, `a`, `s` and
 # `d`. Press `f` on a box to follow its micro-batch through the stages.
 #
 # ![The panel Timeline of the page](../../docs/images/encoder_timeline.png)
@@ -350,7 +356,7 @@ for ipu in report.ipus:
     print(f"IPU {ipu.ipu} waits for {ipu.bubble_seconds / report.step_seconds:.0%} of the step")
 
 # %% [markdown]
-# **Memory: how full are the tiles, and of what?** The first IPU has the most weights. It has the deepest stash, too.
+# **Memory: how full are the tiles, and of what?** The first IPU has the most weights, and also the largest stash.
 #
 # ![The panel Memory of the page](../../docs/images/encoder_memory.png)
 
@@ -359,12 +365,12 @@ tiles = emulator.tile_memory(*uneven, system=SYSTEM)
 for ipu in tiles.ipus:
     parts = tiles.parts(ipu)
     print(
-        f"IPU {ipu.ipu}: {tiles.largest_bytes(ipu) / 1024:.0f} KiB on the fullest tile, of which "
-        f"the stash has {parts['stash'] / 1024:.0f}"
+        f"IPU {ipu.ipu}: {tiles.largest_bytes(ipu) / 1024:.0f} KiB on the fullest tile; of a mean tile "
+        f"weights take {parts['weight'] / 1024:.0f}, the stash {parts['stash'] / 1024:.0f}"
     )
 
 # %% [markdown]
-# **Operations: what takes the time?** No single operation takes much. So there is none to mend; there are too many of them on one IPU.
+# **Operations: what takes the time?** No single operation takes much, so no single one is to blame. The first IPU simply has too many of them.
 #
 # ![The panel Operations of the page](../../docs/images/encoder_operations.png)
 
@@ -378,7 +384,7 @@ for ipu in report.ipus:
     print(f"all operations of IPU {ipu.ipu} have {share:.0%}")
 
 # %% [markdown]
-# So the first IPU has too much to do. That is mended by another cut.
+# So the first IPU has too much to do. Another cut mends that.
 #
 # ## 5. Balance
 #
@@ -400,18 +406,34 @@ for name, estimate in {"6-2-2-2": report, "3-3-3-3": even}.items():
 assert report.throughput < even.throughput
 
 # %% [markdown]
-# `emulator.plan_split` tries all cuts between blocks, and prints the code of the best. Equal counts need not be the best: the first stage also waits for
-# its input, and the last one need not compute activations again.
+# Equal counts need not be the best. Here is what the stages of 3-3-3-3 take for a micro-batch:
+
+# %%
+print("stage  waits for the host  computes again  all of it")
+for stage in even.stages:
+    parts = sum(p.host_cycles for p in stage.parts), sum(p.recompute_cycles for p in stage.parts)
+    times = [f"{cycles / even.clock_hz * 1e3:.2f} ms" for cycles in (*parts, stage.cycles)]
+    print(f"{stage.stage:5} {times[0]:>19} {times[1]:>15} {times[2]:>10}")
+
+# %% [markdown]
+# The first stage also waits for its input. The last one does not compute its activations again. `emulator.plan_split` counts all that: it
+# tries all cuts between blocks, and prints the code of the best.
 
 # %%
 split = emulator.plan_split(*encoder(), num_ipus=4, system=SYSTEM)
 show(split)
 counts = tuple(len(stage.units) for stage in split.stages)
-best = emulator.estimate(*encoder(counts), system=SYSTEM)
-print(f"{counts}: {best.throughput:,.0f} rows a second")
-assert best.throughput >= even.throughput
+tiles = emulator.tile_memory(*encoder(counts), system=SYSTEM)
+for stage, ipu in zip(split.stages, tiles.ipus):
+    kib = stage.tile_bytes / 1024, tiles.largest_bytes(ipu) / 1024
+    print(f"IPU {ipu.ipu}: plan_split expects {kib[0]:.0f} KiB, tile_memory plans {kib[1]:.0f} KiB")
+print(f"{counts}: {four.throughput:,.0f} rows a second, as `what_if` said in section 1")
+assert four.throughput >= even.throughput
 
 # %% [markdown]
+# To be quick, `plan_split` only adds up weights, optimiser state and activations, and takes the same code for every IPU. `tile_memory` makes the
+# whole plan: it knows the code of each IPU, and what operations need while they run. Where the two differ, trust the plan.
+#
 # ## 6. Accumulate
 #
 # The pipeline fills and flushes once for each update. With `m` micro-batches in an update and `N` hops, an update takes `m + 2N` steps.
@@ -421,11 +443,11 @@ assert best.throughput >= even.throughput
 accumulations = [8, 16, 32, 64, 128, 256]
 sweep = emulator.what_if(*encoder(counts), sweep={"accumulation": accumulations}, system=SYSTEM)
 show(sweep)
+by_accumulation = [point.throughput for point in sweep.points]
 print("micro-batches  lost by formula  lost, compared with the fastest")
-fastest = max(point.throughput for point in sweep.points)
-for count, point in zip(accumulations, sweep.points):
-    print(f"{count:13} {6 / (count + 6):15.0%} {1 - point.throughput / fastest:12.0%}")
-assert [p.throughput for p in sweep.points] == sorted(p.throughput for p in sweep.points)
+for count, rate in zip(accumulations, by_accumulation):
+    print(f"{count:13} {6 / (count + 6):15.0%} {1 - rate / max(by_accumulation):12.0%}")
+assert by_accumulation == sorted(by_accumulation)
 
 # %% [markdown]
 # Where both columns agree, filling and flushing is all that is lost. Accumulation has a price: the batch of an update grows,
@@ -438,15 +460,20 @@ for count in (8, 32):
     print(*str(emulator.schedule(small_pipeline(4, count))).splitlines()[-4:], sep="\n")
 
 # %% [markdown]
+# It does not: the first stage stashes seven micro-batches in both.
+#
 # ## 7. Iterate
 #
 # Device iterations repeat the whole update in one call. **Guess**: do they fill the pipeline, as accumulation does? Where do they help?
 #
-# We measure the digits on this computer, and ask the model of the machine about the encoder. Both plots have the micro-batches of one call on
-# their axis.
+# We measure the digits on this computer, and ask the model of the machine about the encoder. The horizontal axis of both plots has the
+# micro-batches of one call.
 
 
 # %%
+FACTORS = [1, 2, 4, 8, 16]  # in the tests: [1, 2]
+
+
 def options_of(accumulation, iterations, mode=poptorch.OutputMode.Final):
     options = poptorch.Options().showCompilationProgressBar(False)
     options.deviceIterations(iterations)
@@ -477,34 +504,33 @@ def measured(accumulation, iterations, mode=poptorch.OutputMode.Final):
     return rows / min(seconds)  # Others may use this computer, too.
 
 
-def modelled(accumulation, iterations):
-    wrapped = encoder(counts, accumulation, change=lambda o: o.deviceIterations(iterations))
-    return emulator.estimate(*wrapped, system=SYSTEM).throughput
-
-
-factors = [1, 2, 4, 8, 16]
+windows = [8 * factor for factor in FACTORS]
+wrapped = encoder(counts, accumulation=8)
+sweep = emulator.what_if(*wrapped, sweep={"device_iterations": FACTORS}, system=SYSTEM)
+by_iterations = [point.throughput for point in sweep.points]
+curves = {
+    "digits, measured here": (
+        [measured(window, 1) for window in windows],
+        [measured(8, factor) for factor in FACTORS],
+    ),
+    "encoder, modelled for the machine": (by_accumulation[: len(FACTORS)], by_iterations),
+}
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
-for axis, rate, title in zip(
-    axes, (measured, modelled), ("digits, measured here", "encoder, modelled for the machine")
-):
-    curves = {
-        "more accumulation": [rate(8 * factor, 1) for factor in factors],
-        "more device iterations": [rate(8, factor) for factor in factors],
-    }
-    for name, rates in curves.items():
-        axis.semilogx([8 * factor for factor in factors], rates, "o-", base=2, label=name)
+for axis, (title, pair) in zip(axes, curves.items()):
+    for name, rates in zip(("more accumulation", "more device iterations"), pair):
+        axis.semilogx(windows, rates, "o-", base=2, label=name)
         print(f"{title}, {name}: from {rates[0]:,.0f} to {rates[-1]:,.0f} rows a second")
     axis.set(title=title, xlabel="micro-batches of one call", ylabel="rows per second")
     axis.set_ylim(0)
     axis.grid(alpha=0.3)
 axes[0].legend(fontsize=8)
 show()
-assert curves["more accumulation"][-1] > curves["more device iterations"][-1]
+assert max(by_iterations) < by_accumulation[1]
 
 # %% [markdown]
 # On the machine, accumulation fills the pipeline and device iterations do not: each update fills and flushes anew. What iterations save is the
-# work of your program for each call: Python, the loader, the transfer of results. The model of the machine counts no such work,
-# unless you tell it. On this computer the engine runs on the same processor as Python, and the measured curves show what a call costs here.
+# work of your program for each call: Python, the loader, the transfer of results. The model of the machine counts such work
+# only if you tell it. On this computer the engine runs on the same processor as Python, and the measured curves show what a call costs here.
 #
 # ### What comes back
 #
@@ -515,51 +541,23 @@ assert curves["more accumulation"][-1] > curves["more device iterations"][-1]
 for name in ("Final", "Sum", "All"):
     rate = measured(8, 4, poptorch.OutputMode[name])
     print(f"digits, {name}: {rate:,.0f} rows a second, measured here")
-for name in ("Final", "All"):
-    wrapped = encoder(counts, change=lambda o, name=name: o.outputMode(poptorch.OutputMode[name]))
-    report = emulator.estimate(*wrapped, system=SYSTEM)
-    last = report.stages[-1].forward
-    milliseconds = last.output_cycles / report.clock_hz * 1e3
-    print(
-        f"encoder, {name}: its last stage waits for {milliseconds:.3f} ms for each micro-batch, "
-        f"{report.throughput:,.0f} rows a second, modelled"
-    )
+wrapped = encoder(counts, change=lambda options: options.outputMode(poptorch.OutputMode.All))
+report = emulator.estimate(*wrapped, system=SYSTEM)
+milliseconds = report.stages[-1].forward.output_cycles / report.clock_hz * 1e3
+print(f"encoder, Final: {four.throughput:,.0f} rows a second, modelled")
+print(
+    f"encoder, All: {report.throughput:,.0f} rows a second, modelled; its last stage waits for "
+    f"{milliseconds:.3f} ms for each micro-batch"
+)
 
 # %% [markdown]
-# The last stage pays the price. It is hidden only where the last stage would wait for another one anyway. For losses and counts of right answers `Sum` or `Final` is enough.
+# The last stage pays the price. For losses and counts of right answers `Sum` or `Final` is enough.
 #
 # ### Batches that are there in time
 #
-# While the model works, another process can load the next batches: `DataLoaderMode.Async`. **Guess** whether that pays off for digits that are in
-# memory already.
-
-
-# %%
-def rows_per_second(**settings):
-    options = options_of(8, 2)
-    loader = poptorch.DataLoader(options, train_set, batch_size=8, **settings)
-    training = wrapped_network(options)
-    for batch in loader:
-        training(*batch)
-    rows, start = 0, time.perf_counter()
-    for _ in range(TIMED_EPOCHS):
-        for images, labels in loader:
-            training(images, labels)
-            rows += len(images)
-    rate = rows / (time.perf_counter() - start)
-    training.destroy()
-    loader.terminate()
-    return rate
-
-
-FORK = {"async_options": {"sharing_strategy": poptorch.SharingStrategy.Fork}}
-print(f"Sync:  {rows_per_second():,.0f} rows a second")
-print(f"Async: {rows_per_second(mode=poptorch.DataLoaderMode.Async, **FORK):,.0f} rows a second")
-
-# %% [markdown]
-# [Data loading](../data_loading/data_loading.ipynb) has a case in which it pays off. By default the other process starts clean and imports your
-# program. A program must therefore guard its main part, or the other process would start to train as well. This is what happens with
-# the guard and without:
+# While the model works, another process can load the next batches: `DataLoaderMode.Async`. [Data loading](../data_loading/data_loading.ipynb)
+# measures what that gains. By default the other process starts clean and imports your program. A program must therefore guard its main part.
+# Otherwise the other process would start to train as well. **Guess** what happens without the guard.
 
 # %%
 PROGRAM = """\
@@ -575,13 +573,19 @@ def main():
 
 
 """
-for guard in ('if __name__ == "__main__":\n    ', ""):
-    script = Path(work.name) / "program.py"
+GUARD = 'if __name__ == "__main__":\n    '
+GUARDS = {"with the guard": GUARD, "without it": ""}  # in the tests: {"without it": ""}
+started = {}
+for name, guard in GUARDS.items():
+    script = Path(work.name) / f"{name.replace(' ', '_')}.py"
     script.write_text(PROGRAM + guard + "main()\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    last = (done.stdout + done.stderr).strip().splitlines()[-1]
-    print("with the guard:" if guard else "without it:", last[:300])
-    assert (done.returncode == 0) == bool(guard)
+    started[name] = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+for name, program in started.items():
+    last = program.communicate()[0].strip().splitlines()[-1]
+    print(f"{name}: {last[:300]}")
+    assert (program.returncode == 0) == bool(GUARDS[name])
 
 # %% [markdown]
 # ## 8. Offload
@@ -596,36 +600,27 @@ def offload(options):
     options.TensorLocations.setOptimizerLocation(location)
 
 
-def fullest(wrapped):
-    tiles = emulator.tile_memory(*wrapped, system=SYSTEM)
-    return max(map(tiles.largest_bytes, tiles.ipus)) / 1024
-
-
-print(f"fullest tile: {fullest(encoder(counts)):.0f} KiB with the state on the chip,")
-print(f"              {fullest(encoder(counts, change=offload)):.0f} KiB with the state outside")
+outside = emulator.tile_memory(*encoder(counts, change=offload), system=SYSTEM)
+for where, plan in {"on the chip": tiles, "outside": outside}.items():
+    largest = max(map(plan.largest_bytes, plan.ipus)) / 1024
+    print(f"{largest:.0f} KiB on the fullest tile with the state {where}")
+settings = {"accumulation": [8, 64, 256], "offload": ["nothing", "optimizer"]}
+points = emulator.what_if(*encoder(counts), sweep=settings, system=SYSTEM).points
 print("micro-batches of an update   price of offloading")
 prices = []
-for count in (8, 64, 256):
-    on_chip = emulator.estimate(*encoder(counts, count), system=SYSTEM)
-    off_chip = emulator.estimate(*encoder(counts, count, change=offload), system=SYSTEM)
+for count, on_chip, off_chip in zip(settings["accumulation"], points[::2], points[1::2]):
     prices.append(1 - off_chip.throughput / on_chip.throughput)
     print(f"{count:26}   {prices[-1]:.1%}")
 assert prices == sorted(prices, reverse=True)
 
 # %% [markdown]
-# A pipeline saves memory in another way by default: it keeps only what enters a stage, and *recomputes* the rest in backward.
-# **Guess**: what does the model of the machine say if it keeps everything?
-
-# %%
-show(
-    emulator.what_if(*encoder(counts), sweep={"recomputation": ["pipeline", "none"]}, system=SYSTEM)
-)
-
-# %% [markdown]
+# The state is fetched once in an update, so the price falls with the number of micro-batches. [Memory](../memory/memory.ipynb) shows more
+# ways to save some.
+#
 # ## 9. Debug
 #
-# When a pipeline trains badly, is the pipeline wrong, or the model? *Sharded* execution runs one stage at a time, with the same blocks. It saves
-# memory as a pipeline does, but no time. It needs no seven micro-batches, so you can look at a single one.
+# When a pipeline trains badly, is the pipeline wrong, or the model? *Sharded* execution runs one stage at a time, with the same blocks. A
+# single micro-batch is enough for it, so you can look at one alone.
 #
 # **Guess**: which of these two lines raises an error?
 
@@ -641,12 +636,16 @@ for name in ("pipelined", "sharded"):
         print(f"{name}: {error.message[:155]}...")
     training.destroy()
 
+# %% [markdown]
+# The IPUs work one after the other. **Guess** what that costs.
+
 # %%
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.4), sharex=True, layout="constrained")
 for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecution)):
     events = emulator.timeline(*encoder(counts, accumulation=8, kind=kind), system=SYSTEM)
     events.plot(axis)
     axis.set_title(f"{kind.__name__}: {max(e.end_seconds for e in events) * 1e3:.1f} ms")
+    print(axis.get_title())
 show()
 
 # %% [markdown]
@@ -672,5 +671,5 @@ work.cleanup()
 # Cut the model so that the stages take the same time. Accumulate enough micro-batches to fill the pipeline. Iterate to save calls. Offload what
 # is needed once in an update. Debug with the same blocks, sharded.
 #
-# More orders than this one: [schedules](../schedules/schedules.ipynb). More room: [memory](../memory/memory.ipynb). More speed:
-# [scaling](../scaling/scaling.ipynb). Then try [the course](../course/course.ipynb).
+# [Schedules](../schedules/schedules.ipynb) shows other orders of work. [Memory](../memory/memory.ipynb) makes room, and
+# [scaling](../scaling/scaling.ipynb) adds replicas. Then try [the course](../course/course.ipynb).
