@@ -64,7 +64,8 @@ def _markers(path: Path) -> Iterator[tuple[str, str]]:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     calls = {node.func: node for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
-        if not isinstance(node, ast.Attribute) or ast.unparse(node) != "pytest.mark.feature":
+        is_marker = isinstance(node, ast.Attribute) and node.attr == "feature"
+        if not is_marker or ast.unparse(node) != "pytest.mark.feature":
             continue
         if node not in calls:
             raise ValueError(

@@ -39,6 +39,9 @@ class SourceKind(Enum):
     LINK = "link"
     ITERATION = "iteration"
 
+    # Python's own, that of the name, takes a call each time.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True)
 class Source:
@@ -65,6 +68,8 @@ class SinkKind(Enum):
     INPUT = "input"
     LINK = "link"
     ANCHOR = "anchor"
+
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)

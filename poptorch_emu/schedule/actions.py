@@ -6,9 +6,9 @@ An action only names work; it does not know what the work is, what it costs or w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
+from typing import NamedTuple
 
 _ACTION = re.compile(r"(0|[1-9][0-9]*)([FRBIWU])(0|[1-9][0-9]*)")
 
@@ -37,9 +37,11 @@ class Kind(Enum):
         """Whether this kind comes before `other` in a training step."""
         return "FRBIWU".index(self.value) < "FRBIWU".index(other.value)
 
+    # Python's own, that of the name, takes a call each time.
+    __hash__ = object.__hash__
 
-@dataclass(frozen=True, order=True)
-class Action:
+
+class Action(NamedTuple):
     """The `kind` of work done for one `stage` and one `micro_batch`.
 
     An UPDATE belongs to an IPU, not to a stage and a micro-batch: its `stage` is the index of the

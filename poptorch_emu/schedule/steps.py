@@ -60,10 +60,15 @@ def filled(rows: Sequence[Sequence[Cell]], is_training: bool) -> tuple[tuple[Cel
 
 def _slots_needed(cell: Cell, schedule: Schedule, slot_of: dict[Action, int]) -> list[int] | None:
     """Returns the slots of what a cell needs from others; `None` if some of it has none yet."""
-    if any(_missing(cell, schedule, slot_of)):
-        return None
-    needed = (one for action in cell for one in schedule.needs[action])
-    return [slot_of[one] for one in needed if one in slot_of]
+    found, needs = [], schedule.needs
+    for index, action in enumerate(cell):
+        for needed in needs[action]:
+            slot = slot_of.get(needed)
+            if slot is not None:
+                found.append(slot)
+            elif needed not in cell[:index]:
+                return None
+    return found
 
 
 def _missing(

@@ -6,11 +6,9 @@ A process decides at its first `backward()` which threads it has, so each test h
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
-from support.forked_programs import run_forked
+from support.forked_programs import PYTORCH, run_forked
 
 pytestmark = [
     pytest.mark.feature("PoplarExecutor", fidelity="exact"),
@@ -90,14 +88,6 @@ FRESH = ("backward before the import", "training in inference mode, then a child
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_backward_when_others_differentiate_too_then_works(name: str) -> None:
     code = BEGINNING + PROGRAMS[name]
-    if name in FRESH:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-    else:
-        done = run_forked(["-c", code])
+    done = run_forked(["-c", code], loaded=PYTORCH if name in FRESH else "poptorch_emu")
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {"True"}, done.stdout + done.stderr

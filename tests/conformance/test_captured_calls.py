@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from support.forked_programs import PYTORCH, run_forked
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -165,5 +164,5 @@ def test_import_and_calls_then_do_not_load_pytorchs_compiler() -> None:
         "model(torch.ones(2))\n"
         "print('torch._dynamo' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_forked(["-c", program], loaded=PYTORCH)
     assert done.stdout == "False\n", done.stderr

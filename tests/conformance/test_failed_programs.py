@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.forked_programs import run_forked
+from support.forked_programs import PYTORCH, run_forked
 
 pytestmark = pytest.mark.feature("python -m poptorch_emu", fidelity="exact")
 
@@ -57,14 +54,9 @@ def failed(tmp_path: Path, expression: str) -> tuple[Path, str]:
 
 
 def failed_when_all_is_logged(tmp_path: Path, expression: str) -> str:
-    """Returns what is said where the level is DEBUG, which an interpreter reads at its start."""
-    paths = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, "-m", "poptorch_emu", str(program_of(tmp_path, expression))],
-        env={**os.environ, "PYTHONPATH": paths, "POPTORCH_LOG_LEVEL": "DEBUG"},
-        capture_output=True,
-        text=True,
-    )
+    """Returns what is said where the level is DEBUG, which is read when the package is loaded."""
+    arguments = ["-m", "poptorch_emu", str(program_of(tmp_path, expression))]
+    done = run_forked(arguments, {"POPTORCH_LOG_LEVEL": "DEBUG"}, loaded=PYTORCH)
     assert done.returncode == 1
     return done.stderr
 

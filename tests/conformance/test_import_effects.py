@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.forked_programs import PYTORCH, run_forked
 
 from poptorch_emu.names import import_effects
 
@@ -30,14 +30,7 @@ print(json.dumps({
 
 
 def test_import_then_has_the_documented_effects_and_loads_no_more_than_it_must():
-    paths = [path for path in sys.path if Path(path).is_dir()]
-    inherited = {key: value for key, value in os.environ.items() if key != "RDMAV_FORK_SAFE"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**inherited, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_forked(["-c", PROGRAM], loaded=PYTORCH)
     assert json.loads(done.stdout) == {
         "faulthandler": [False, True],
         "fork_safe": "1",
@@ -97,5 +90,5 @@ def test_fork_safety_when_the_user_has_chosen_then_stays(monkeypatch):
 
 def test_import_when_nothing_is_collected_then_that_stays():
     program = "import gc; gc.disable(); import poptorch_emu; print(gc.isenabled())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_forked(["-c", program], loaded=PYTORCH)
     assert done.stdout.split() == ["False"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support.forked_programs import run_forked
 from support.small_models import options
 from torch import nn
 
@@ -24,7 +23,8 @@ names = pytest.mark.feature("Names that other libraries reach for", fidelity="ex
 blocks = pytest.mark.feature("Blocks", fidelity="exact")
 
 _LOADS = """
-import importlib.util
+import importlib.util, warnings
+warnings.simplefilter("error")
 import poptorch_emu.emulator
 poptorch_emu.emulator.install()
 import poptorch
@@ -39,7 +39,8 @@ assert spec.loader.load_module("poptorch._impl") is module
 @names
 def test_loader_of_an_aliased_module_when_asked_without_a_name_then_answers() -> None:
     """In a process of its own: the finder stays installed."""
-    subprocess.run([sys.executable, "-W", "error", "-c", _LOADS], check=True)
+    done = run_forked(["-c", _LOADS])
+    assert done.returncode == 0, done.stderr
 
 
 @names

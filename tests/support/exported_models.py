@@ -282,11 +282,23 @@ def train_exported(case: Case, device: str = "cpu") -> dict[str, Any]:
 
 
 def run_in_processes(
-    num_processes: int, work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path
+    num_processes: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    folder: Path,
+    *,
+    is_group: bool = True,
 ) -> list[Any]:
-    """Returns what `work(*arguments)` returns in each of several processes with Gloo.
+    """Returns what `work(*arguments)` returns in each of several processes.
 
-    They come from one server that has loaded PyTorch already.
+    They come from one server that has loaded PyTorch already, and have the variables of torchrun.
+
+    Args:
+        num_processes: how many.
+        work: a function that they can import.
+        arguments: what it is given.
+        folder: for what it returns.
+        is_group: whether they are a group with Gloo already.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["poptorch_emu", "poptorch_emu.export.pipeline_runner"])
@@ -294,7 +306,7 @@ def run_in_processes(
     folder = Path(tempfile.mkdtemp(dir=folder))
     processes = [
         context.Process(
-            target=_in_process, args=(rank, num_processes, port, work, arguments, folder)
+            target=_in_process, args=(rank, num_processes, port, is_group, work, arguments, folder)
         )
         for rank in range(num_processes)
     ]
@@ -317,15 +329,20 @@ def _in_process(
     rank: int,
     num_processes: int,
     port: int,
+    is_group: bool,
     work: Callable[..., Any],
     arguments: tuple[Any, ...],
     folder: Path,
 ) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=num_processes)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_processes))
+    if is_group:
+        dist.init_process_group("gloo")
     try:
         torch.save(work(*arguments), folder / f"result_{rank}.pt")
-        dist.barrier()
+        if is_group:
+            dist.barrier()
     finally:
-        dist.destroy_process_group()
+        if is_group:
+            dist.destroy_process_group()

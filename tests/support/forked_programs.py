@@ -1,7 +1,8 @@
 """Runs programs in processes forked from one that has loaded PyTorch and this package.
 
 To load them takes seconds, which most programs of the tests spend on nothing else. A program that
-is about a fresh interpreter, what it imports or the environment then, needs one of its own.
+is about the import of the package, or the environment then, is forked from a process that has
+loaded PyTorch alone. One that is about a fresh interpreter needs one of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parents[2]
-# Read when the package or OpenMP is loaded, which is before a program is known.
-_READ_AT_IMPORT = ("POPTORCH_LOG_LEVEL", "POPTORCH_LOG_DEST", "OMP_NUM_THREADS")
+# Of a program that loads the package itself, what is loaded before.
+PYTORCH = "torch"
+# What is read when a module is loaded, which is before a program is known.
+_READ_AT_IMPORT = {
+    PYTORCH: {"OMP_NUM_THREADS"},
+    "poptorch_emu": {"POPTORCH_LOG_LEVEL", "POPTORCH_LOG_DEST", "OMP_NUM_THREADS"},
+}
+# Of a program that loads the package itself, what a process that has loaded it has set.
+_SET_BY_IMPORT = {"RDMAV_FORK_SAFE"}
 
 
 def python_path() -> str:
@@ -41,6 +49,7 @@ class ForkedProgram:
         variables: Mapping[str, str] | None = None,
         folder: str | os.PathLike[str] = ".",
         *,
+        loaded: str = "poptorch_emu",
         merges_errors: bool = False,
         leads_session: bool = False,
     ) -> None:
@@ -50,10 +59,11 @@ class ForkedProgram:
             arguments: of Python: a script, `-m` and a module or `-c` and code, and what that gets.
             variables: that its environment has beside those of this process.
             folder: that the program works in.
+            loaded: the module that is loaded already: the package, or `PYTORCH`.
             merges_errors: whether its errors go where its output goes.
             leads_session: whether it begins a session, and so a process group, of its own.
         """
-        for name in set(_READ_AT_IMPORT).intersection(variables or ()):
+        for name in _READ_AT_IMPORT[loaded].intersection(variables or ()):
             raise ValueError(f"{name} is read by an import that a forked program does not do.")
         self.returncode: int | None = None
         self.stdout = tempfile.TemporaryFile("w+")
@@ -61,14 +71,14 @@ class ForkedProgram:
         self._status, theirs = socket.socketpair()
         request = {
             "arguments": list(arguments),
-            "environment": {**_environment(), **(variables or {})},
+            "environment": {**_environment(loaded), **(variables or {})},
             "folder": os.path.abspath(folder),
             "leads_session": leads_session,
         }
         files = [self.stdout, self.stderr or self.stdout, theirs]
         with theirs:
             message = json.dumps(request).encode()
-            socket.send_fds(_server(), [message], [file.fileno() for file in files])
+            socket.send_fds(_server(loaded), [message], [file.fileno() for file in files])
         self.pid = int(self._told())
 
     def _told(self) -> str:
@@ -126,10 +136,11 @@ def run_forked(
     variables: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
     *,
+    loaded: str = "poptorch_emu",
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, which comes after `timeout` seconds at the latest."""
-    program = ForkedProgram(arguments, variables, folder)
+    program = ForkedProgram(arguments, variables, folder, loaded=loaded)
     try:
         output, errors = program.communicate(timeout)
         return subprocess.CompletedProcess(arguments, program.wait(), output, errors)
@@ -154,19 +165,20 @@ def _text(file: IO[str]) -> str:
     return os.pread(file.fileno(), size, 0).decode()
 
 
-def _environment() -> dict[str, str]:
-    inherited = {name: text for name, text in os.environ.items() if name not in _READ_AT_IMPORT}
+def _environment(loaded: str) -> dict[str, str]:
+    gone = _READ_AT_IMPORT["poptorch_emu"] | (_SET_BY_IMPORT if loaded == PYTORCH else set())
+    inherited = {name: text for name, text in os.environ.items() if name not in gone}
     return {**inherited, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
 
 
 @functools.cache
-def _server() -> socket.socket:
+def _server(loaded: str) -> socket.socket:
     """Starts the process that forks programs, which ends with this one; returns the way to it."""
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "support.program_server", str(theirs.fileno())],
-            env=_environment(),
+            [sys.executable, "-m", "support.program_server", str(theirs.fileno()), loaded],
+            env=_environment(loaded),
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )

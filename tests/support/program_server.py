@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -14,8 +15,6 @@ import sys
 import types
 from pathlib import Path
 from typing import Any
-
-import poptorch_emu  # noqa: F401
 
 _LONGEST_REQUEST = 1 << 17
 _RUNPY = runpy.run_path.__code__.co_filename  # The module is frozen into Python.
@@ -105,6 +104,7 @@ def _execute(arguments: list[str]) -> None:
 if __name__ == "__main__":
     # The one who started this ends it, and Ctrl-C reaches that one too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    importlib.import_module(sys.argv[2])
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit("A process with threads cannot be forked.")
     gc.freeze()  # Programs neither look through what they share nor copy it.

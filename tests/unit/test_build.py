@@ -1,26 +1,20 @@
 """What setup.py says where it can't build the engine."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.forked_programs import PYTORCH, run_forked
 
 ROOT = Path(__file__).parents[2]
 
 
 def build_with(stub: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Returns the end of a build in `folder`, before which Python runs the code `stub`."""
-    (folder / "sitecustomize.py").write_text(stub)
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", folder / "objects"]
-    return subprocess.run(
-        [*command, "--build-lib", folder / "result"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder), **environment},
-        capture_output=True,
-        text=True,
-    )
+    code = f"{stub}\nimport runpy\nrunpy.run_path('setup.py', run_name='__main__')"
+    folders = ["--build-temp", str(folder / "objects"), "--build-lib", str(folder / "result")]
+    arguments = ["-c", code, "-q", "build_ext", *folders]
+    return run_forked(arguments, environment, ROOT, loaded=PYTORCH)
 
 
 CASES = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from support.forked_programs import PYTORCH, run_forked
 
 import poptorch_emu
 from poptorch_emu import _C
@@ -75,13 +74,8 @@ def test_engine_when_pytorch_was_exchanged_then_what_it_was_built_with(tmp_path)
             (package / path.name).symlink_to(path)
     major, minor = torch.__version__.split(".")[:2]
     (package / f"_C_{major}_{minor}{SUFFIX}").write_bytes(b"no library")
-    done = subprocess.run(
-        [sys.executable, "-c", "import poptorch_emu"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    variables = {"PYTHONPATH": str(tmp_path)}
+    done = run_forked(["-c", "import poptorch_emu"], variables, tmp_path, loaded=PYTORCH)
     assert done.returncode
     last = done.stderr.strip().splitlines()[-1]
     assert f"built with PyTorch {major}.{minor} does not fit PyTorch {torch.__version__}" in last

@@ -1,11 +1,10 @@
 """The table of features in docs/features.md and the tool that writes it."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.forked_programs import run_forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +25,7 @@ def features(folder: Path, **sources: str) -> dict:
 def test_document_in_the_repository_then_is_up_to_date():
     # In a process of its own: PyTorch wraps methods of optimisers once one is used.
     path = ROOT / "tools" / "features.py"
-    done = subprocess.run([sys.executable, path, "--check"], capture_output=True, text=True)
+    done = run_forked([str(path), "--check"])
     assert done.returncode == 0, done.stderr
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.forked_programs import PYTORCH, run_forked
 from tqdm import tqdm
 
 from poptorch_emu import log
@@ -103,12 +104,7 @@ def test_log_uncaught_when_a_child_failed_then_shows_its_output(stdout, stderr, 
 
 def test_excepthook_in_a_fresh_process_then_logs_at_critical_even_when_off():
     program = "from poptorch_emu import log; log.install_excepthook(); raise KeyError('w')"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"POPTORCH_LOG_LEVEL": "OFF", "PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-    )
+    done = run_forked(["-c", program], {"POPTORCH_LOG_LEVEL": "OFF"}, loaded=PYTORCH)
     assert done.returncode == 1
     assert "[poptorch::python] [critical] Traceback (most recent call last):\n" in done.stderr
     assert done.stderr.count("KeyError: 'w'") == 1
@@ -126,11 +122,6 @@ def test_log_line_when_a_bar_is_shown_then_has_a_line_of_its_own(capsys):
 @pytest.mark.parametrize(("level", "has_stack"), [("WARN", False), ("DEBUG", True)])
 def test_process_when_terminated_then_shows_its_stack_in_search_of_a_fault_only(level, has_stack):
     program = "import os, signal, poptorch_emu; os.kill(os.getpid(), signal.SIGTERM)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"POPTORCH_LOG_LEVEL": level, "PYTHONPATH": ":".join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-    )
+    done = run_forked(["-c", program], {"POPTORCH_LOG_LEVEL": level}, loaded=PYTORCH)
     assert done.returncode == -15
     assert ("most recent call first" in done.stderr) is has_stack

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.forked_programs import PYTORCH, run_forked
 
 from poptorch_emu.module_loading import LateModule
 
@@ -16,7 +14,9 @@ PACKAGE = Path(__file__).parents[2] / "poptorch_emu"
 
 # A program that only trains, and then asks for a report.
 PROGRAM = """
-import sys
+import os, sys
+for name in [name for name in os.environ if name.startswith("POPTORCH_EMU_")]:
+    del os.environ[name]
 import torch
 import poptorch_emu as poptorch
 
@@ -44,14 +44,7 @@ assert "poptorch_emu.report.page" in loaded()
 
 
 def test_program_when_it_asks_for_no_report_then_loads_nothing_that_makes_them() -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("POPTORCH_EMU_")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_forked(["-c", PROGRAM], loaded=PYTORCH)
     assert done.returncode == 0, done.stderr
 
 

@@ -85,4 +85,4 @@ def _row(cells: Sequence[Cell]) -> list[Cell]:
 
 def _by_its_letter(action: Action, halves: set[tuple[int, int]]) -> Action:
     is_half = action.kind is Kind.BACKWARD and (action.stage, action.micro_batch) in halves
-    return replace(action, kind=Kind.BACKWARD_INPUTS) if is_half else action
+    return Action(Kind.BACKWARD_INPUTS, *action[1:]) if is_half else action

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -15,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -297,7 +296,7 @@ def test_emulator_when_imported_then_matplotlib_is_not():
         "import sys, poptorch_emu.emulator\n"
         "sys.exit(any(name.startswith('matplotlib') for name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert run_forked(["-c", program]).returncode == 0
 
 
 def test_table_when_too_wide_then_each_part_repeats_the_first_column():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.forked_programs import PYTORCH, run_forked
 from support.metadata_checks import check, check_refused, on_meta
 
 from poptorch_emu import _C
@@ -318,8 +317,6 @@ def test_common_layers_load_neither_sympy_nor_pytorch_s_compiler() -> None:
     for name, program in programs.items():
         loaded = "[name for name in ('sympy', 'torch._dynamo') if name in sys.modules]"
         code += f"{MODELS}{program}print('after', {name!r}, {loaded})\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
+    done = run_forked(["-c", code], loaded=PYTORCH)
     lines = [line for line in done.stdout.splitlines() if line.startswith("after")]
     assert lines == [f"after {name} []" for name in programs]
