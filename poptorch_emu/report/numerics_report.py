@@ -157,8 +157,8 @@ class NumericsReport(Numerics, PrintedReport):
             if present.overflow(of) or lost > best.underflow + 1e-3:
                 yield (
                     f"Give the optimizer loss_scaling={best.scale:g}, which is "
-                    f"{power(best.exponent)}. No gradient overflows with it, and "
-                    f"{_share(best.underflow)} of them underflow."
+                    f"{power(best.exponent)}. None of the gradients overflows with "
+                    f"it, and {_share(best.underflow)} of them underflow."
                 )
             else:
                 yield f"Keep the loss scale. {_share(lost)} of the gradients underflow."
@@ -187,8 +187,8 @@ class NumericsReport(Numerics, PrintedReport):
             else "Call options.Precision.enableStochasticRounding(True), or use float32 weights."
         )
         yield (
-            f"{advice} Updates of {several} of {len(self.updates)} weights are too small to be "
-            f"rounded to the nearest: of '{worst.name}', {_share(worst.lost)} of them are lost."
+            f"{advice} Rounding to the nearest loses updates of {several} of "
+            f"{len(self.updates)} weights: {_share(worst.lost)} of those of '{worst.name}'."
         )
 
 
