@@ -44,9 +44,8 @@ def test_keras_when_missing_then_says_what_to_install() -> None:
     assert "pip install 'poptorch_emu[keras]'" in errors and "KERAS_BACKEND=torch" in errors
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_keras_when_on_a_backend_that_is_missing_then_says_what_to_set(backend: str) -> None:
-    errors = run_python("import poptorch_emu.keras", KERAS_BACKEND=backend)
+def test_keras_when_on_a_backend_that_is_missing_then_says_what_to_set() -> None:
+    errors = run_python("import poptorch_emu.keras", KERAS_BACKEND="jax")
     assert "KERAS_BACKEND=torch before the first import of keras" in errors
 
 

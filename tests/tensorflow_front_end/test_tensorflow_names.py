@@ -80,10 +80,67 @@ def check(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def test_names_when_run_by_the_runner_then_are_the_front_ends_and_nothing_else_is_said() -> None:
-    done = run(IMPORTS)
-    check(done)
-    assert done.stderr == ""
+# What the program of the runner does first and last; each part prints lines of its own.
+THREADS = """
+import os
+import tensorflow as tf
+get = tf.config.threading.get_intra_op_parallelism_threads
+print(get(), max(1, os.cpu_count() - 2))
+tf.config.threading.set_intra_op_parallelism_threads(3)
+print(get())
+"""
+REFUSED_USES = {
+    "scopes.ipu_scope('/device:IPU:0').__enter__()": "Use IPUStrategy.run or fit",
+    "serving.export_keras(1)": "trainingModel",
+    "ops.custom_ops.precompiled_user_op([])": "poptorch.custom_op",
+}
+REFUSED = f"""
+import tensorflow.python.ipu.ops.summary_ops
+from tensorflow.python.ipu import ipu_compiler, ops, scopes, serving
+for use in {list(REFUSED_USES)}:
+    try:
+        eval(use)
+    except Exception as error:
+        print(str(error).splitlines()[0])
+print("nothing was said so far", file=sys.stderr, flush=True)
+ipu_compiler.compile(print, [])
+"""
+PROGRAM = f"import sys\n{THREADS}{IMPORTS}print('names are there')\n{REFUSED}"
+
+
+@pytest.fixture(scope="module")
+def by_the_runner() -> subprocess.CompletedProcess[str]:
+    """One program, since TensorFlow takes seconds to import."""
+    return run(PROGRAM)
+
+
+def test_names_when_run_by_the_runner_then_are_the_front_ends_and_nothing_else_is_said(
+    by_the_runner,
+) -> None:
+    assert "names are there" in by_the_runner.stdout, by_the_runner.stderr
+    assert by_the_runner.stderr.startswith("nothing was said so far\n")
+
+
+def test_threads_of_tensorflow_then_leave_the_engine_its_cores(by_the_runner) -> None:
+    found, wanted = by_the_runner.stdout.splitlines()[0].split()
+    assert found == wanted
+
+
+def test_threads_when_the_program_sets_them_then_are_the_programs(by_the_runner) -> None:
+    assert by_the_runner.stdout.splitlines()[1] == "3"
+
+
+def test_modules_when_refused_then_importing_is_fine_and_use_says_the_way_out(
+    by_the_runner,
+) -> None:
+    assert by_the_runner.returncode == 1
+    told = by_the_runner.stdout.splitlines()[3:]
+    assert len(told) == len(REFUSED_USES), by_the_runner.stderr
+    for line, way_out in zip(told, REFUSED_USES.values(), strict=True):
+        assert way_out in line
+    errors = by_the_runner.stderr
+    assert "Use IPUStrategy.run or fit" in errors
+    assert f'"<string>", line {len(PROGRAM.splitlines())}' in errors, errors
 
 
 def test_names_when_installed_after_tensorflow_then_are_there_too() -> None:
@@ -103,36 +160,18 @@ def test_names_when_keras_runs_on_another_backend_then_the_way_out_is_said() -> 
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "keras"])
-def test_extra_when_it_is_not_installed_then_the_runner_says_how_to_install_it(name: str) -> None:
-    code = f"import sys\nsys.modules[{name!r}] = None\nimport {name}"
+def test_extra_when_it_is_not_installed_then_is_missed_by_who_imports_it_alone(name: str) -> None:
+    code = (
+        "import poptorch, sys\n"
+        "print(sorted({'tensorflow', 'keras'} & set(sys.modules)))\n"
+        f"sys.modules[{name!r}] = None\n"
+        f"import {name}"
+    )
     done = run(code)
+    assert done.stdout.strip() == "[]", "Who does not use them does not load them."
     assert done.returncode == 1
     assert f"What to change: {'TensorFlow' if name == 'tensorflow' else 'Keras'} is" in done.stderr
     assert f"pip install 'poptorch_emu[{name}]'" in done.stderr
-
-
-def test_threads_of_tensorflow_then_leave_the_engine_its_cores() -> None:
-    code = (
-        "import os, tensorflow as tf\n"
-        "print(tf.config.threading.get_intra_op_parallelism_threads(),"
-        " max(1, os.cpu_count() - 2))"
-    )
-    found, wanted = check(run(code)).split()
-    assert found == wanted
-
-
-def test_threads_when_the_program_sets_them_then_are_the_programs() -> None:
-    code = (
-        "import tensorflow as tf\n"
-        "tf.config.threading.set_intra_op_parallelism_threads(3)\n"
-        "print(tf.config.threading.get_intra_op_parallelism_threads())"
-    )
-    assert check(run(code)).strip() == "3"
-
-
-def test_tensorflow_when_a_program_does_not_import_it_then_is_not_loaded() -> None:
-    code = "import poptorch, sys\nprint(sorted({'tensorflow', 'keras'} & set(sys.modules)))"
-    assert check(run(code)).strip() == "[]"
 
 
 @pytest.mark.parametrize("use", ["Session()", "InteractiveSession()", "disable_v2_behavior()"])
@@ -142,30 +181,3 @@ def test_program_of_tensorflow_1_then_the_way_out_is_said(use: str) -> None:
         eval(f"tf.compat.v1.{use}")
     assert tf.executing_eagerly()
     assert issubclass(tf.compat.v1.Session, importlib.import_module(SESSIONS).Session)
-
-
-REFUSED_USES = {
-    "scopes.ipu_scope('/device:IPU:0').__enter__()": "Use IPUStrategy.run or fit",
-    "serving.export_keras(1)": "trainingModel",
-    "ops.custom_ops.precompiled_user_op([])": "poptorch.custom_op",
-}
-
-
-def test_modules_when_refused_then_importing_is_fine_and_use_says_the_way_out() -> None:
-    code = (
-        "import tensorflow as tf\n"
-        "import tensorflow.python.ipu.ops.summary_ops\n"
-        "from tensorflow.python.ipu import ipu_compiler, ops, scopes, serving\n"
-        f"for use in {list(REFUSED_USES)}:\n"
-        "    try:\n        eval(use)\n"
-        "    except Exception as error:\n        print(str(error).splitlines()[0])\n"
-        "ipu_compiler.compile(print, [])"
-    )
-    done = run(code)
-    assert done.returncode == 1
-    told = done.stdout.splitlines()
-    assert len(told) == len(REFUSED_USES), done.stderr
-    for line, way_out in zip(told, REFUSED_USES.values(), strict=True):
-        assert way_out in line
-    assert "Use IPUStrategy.run or fit" in done.stderr
-    assert '"<string>", line 9' in done.stderr, done.stderr
