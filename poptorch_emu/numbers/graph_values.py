@@ -174,8 +174,10 @@ def _of_node(node: fx.Node, name: str) -> Value:
 
 def _settings(
     target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, float]:
-    """Returns the numbers among the arguments of a call, by their names."""
-    schema = target._schema
-    given = {a.name: value for a, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
-    return {name: value for name, value in given.items() if type(value) is float}
+) -> dict[str, float | str]:
+    """Returns the numbers and words among the arguments of a call, by their names."""
+    arguments = target._schema.arguments
+    values = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    values |= {each.name: value for each, value in zip(arguments, args, strict=False)}
+    values |= kwargs
+    return {name: value for name, value in values.items() if isinstance(value, (float, str))}

@@ -11,7 +11,7 @@ from torch import fx
 
 from poptorch_emu.ir.graph import Graph, operation_of, record_of
 from poptorch_emu.numbers.graph_values import is_view, result_number
-from poptorch_emu.numbers.run import Place, Run, Value
+from poptorch_emu.numbers.run import VIEW, Place, Run, Value
 from poptorch_emu.numbers.side import Expectation, Side
 from poptorch_emu.numbers.verdicts import (
     Difference,
@@ -29,6 +29,8 @@ from poptorch_emu.numbers.verdicts import (
 _BLIND = "It cannot be computed again, and the two are further apart than rounding takes them."
 # Settings further apart than this are not the same number.
 _SAME_SETTING = 1e-6
+# Assumed: a mask hides numbers behind ones at least as large.
+_HIDING = 1e4
 # Assumed: no more steps of one run are others in the other one, and come to the same.
 _MOST_OTHER_STEPS = 4
 _DRAWN = (
@@ -127,7 +129,10 @@ class PlaceWalk:
                 self._follows.discard(operation)
             self._notebook.note(number, Verdict.EQUAL, 0.0)
             return
-        found, theirs = self._found(node, ours, theirs)
+        judgement = self._found(node, ours, theirs)
+        if judgement is None:
+            return
+        found, theirs = judgement
         if found.verdict is Verdict.EQUAL:
             self._notebook.note(number, Verdict.EQUAL, 0.0)
             return
@@ -147,8 +152,8 @@ class PlaceWalk:
 
     def _found(
         self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor
-    ) -> tuple[Judgement, torch.Tensor]:
-        """Returns what is found of a value, and the other run's."""
+    ) -> tuple[Judgement, torch.Tensor] | None:
+        """Returns what is found of a value, and the other run's; `None` if that has none."""
         if node.op == "placeholder":
             return given_apart(ours, theirs), theirs
         if self._pair.ours.values[self._pair.numbers[node]].is_random:
@@ -164,8 +169,8 @@ class PlaceWalk:
                     self._their_numbers[node] = other
                     return again, tensor
             has_gone = found.verdict is Verdict.DIFFERENT or self._ends_here(node)
-            if has_gone and self._is_no_pair(node):
-                return Judgement(Verdict.EQUAL), ours
+            if has_gone and not self._is_set_otherwise(node) and self._is_no_pair(node):
+                return None
         return found, theirs
 
     def _verdict(self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
@@ -237,6 +242,13 @@ class PlaceWalk:
         elsewhere, and the value and its supposed counterpart are different steps. They and those
         after them that are no pair either lose their counterparts, with what else these read.
         """
+        self._forget_theirs()
+        with self._theirs.wide_sums():
+            is_no_pair = self._loses_counterparts(node)
+        self._forget_theirs()
+        return is_no_pair
+
+    def _loses_counterparts(self, node: fx.Node) -> bool:
         dropped, pending = dict[fx.Node, int](), [node]
         while pending and len(dropped) < _MOST_OTHER_STEPS:
             each = pending.pop(0)
@@ -257,7 +269,6 @@ class PlaceWalk:
             if not pending:
                 return True
         self._their_numbers.update(dropped)
-        self._forget_theirs()
         return False
 
     def _not_judged(self, node: fx.Node) -> list[fx.Node]:
@@ -293,7 +304,7 @@ class PlaceWalk:
         if theirs is None:
             return False
         verdict = self._of_side(node, theirs, is_ours=False)
-        if verdict is None or verdict >= Verdict.DIFFERENT:
+        if verdict is None or verdict > Verdict.REORDERED:
             return False
         expected = self._expected[False, operation_of(node)]
         assert expected is not None, "else there is no verdict"
@@ -318,15 +329,28 @@ class PlaceWalk:
         ]
 
     def _other_setting(self, node: fx.Node) -> str:
-        """Returns which number among the arguments is another one in the other run."""
-        own = self._pair.ours.values[self._pair.numbers[node]].settings
-        other = self._pair.theirs.values[self._their_numbers[node]].settings
-        for name in own.keys() & other.keys():
-            one, two = own[name], other[name]
-            is_number = type(one) is float and type(two) is float
-            if is_number and abs(one - two) > _SAME_SETTING * max(abs(one), abs(two)):
-                return f"{name} is {one:g} here and {two:g} there."
+        """Returns which number or word among the arguments is another one in the other run."""
+        ours, theirs = (value.settings for value in self._values_of(node))
+        for name in ours.keys() & theirs.keys():
+            if not _is_same(ours[name], theirs[name]):
+                return f"{name} is {_shown(ours[name])} here and {_shown(theirs[name])} there."
         return ""
+
+    def _values_of(self, node: fx.Node) -> tuple[Value, Value]:
+        """Returns what a node is in both runs."""
+        theirs = self._pair.theirs.values[self._their_numbers[node]]
+        return self._pair.ours.values[self._pair.numbers[node]], theirs
+
+    def _is_set_otherwise(self, node: fx.Node) -> bool:
+        """Returns whether both runs have the same operation on the same numbers, set otherwise."""
+        operation = operation_of(node)
+        kinds = {v.kind for v in self._values_of(node)}
+        inputs = operation.all_input_nodes
+        return (
+            len(kinds) == 1
+            and bool(self._other_setting(node))
+            and len(self._equal_inputs(operation)) == len(inputs)
+        )
 
     def _equal_inputs(self, operation: fx.Node) -> tuple[str, ...]:
         titles = []
@@ -364,9 +388,10 @@ class PlaceWalk:
         theirs = [number for number in range(start + 1, own) if number not in matched]
         direction = self._pair.theirs.values[own].direction
         others = [self._pair.theirs.values[number] for number in theirs]
+        others = [each for each in others if each.kind != VIEW and each.direction is direction]
         return (
             tuple(values[number] for number in sorted(ours) if not values[number].result),
-            tuple(value for value in others if value.direction is direction and not value.result),
+            tuple(value for value in others if not value.result),
         )
 
 
@@ -374,3 +399,15 @@ def _is_like(one: Value, two: Value) -> bool:
     return (one.kind, one.result, one.shape, one.module, one.direction) == (
         two.kind, two.result, two.shape, two.module, two.direction,
     )  # fmt: skip
+
+
+def _is_same(one: object, two: object) -> bool:
+    """Returns whether two settings are the same, or both hide what a mask leaves out."""
+    if not (isinstance(one, float) and isinstance(two, float)):
+        return type(one) is not type(two) or one == two
+    hides = min(abs(one), abs(two)) >= _HIDING
+    return hides or abs(one - two) <= _SAME_SETTING * max(abs(one), abs(two))
+
+
+def _shown(setting: object) -> str:
+    return f"{setting:g}" if isinstance(setting, float) else repr(setting)

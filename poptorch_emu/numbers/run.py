@@ -43,7 +43,7 @@ class Value:
         module: dotted path of the module whose forward was running.
         line: "file:line" of the user's code.
         name: of a named tensor; else "".
-        settings: the arguments of the operation that are numbers, by name.
+        settings: the arguments of the operation that are numbers or words, by name.
         is_random: whether random numbers made it.
     """
 

@@ -7,7 +7,8 @@ from the values that it has; how far it may be off goes with it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ class Side:
         self._loss_scaling = loss_scaling
         self._others = others
         self._given = {v.name: number for number, v in enumerate(run.values) if v.name}
+        self._has_wide_sums = False
         self._results: dict[fx.Node, tuple[list[Any], list[Any]] | None] = {}
 
     def own(self, node: fx.Node) -> torch.Tensor | None:
@@ -98,6 +100,15 @@ class Side:
     def forget_all(self) -> None:
         """Drops all results that were made here, since other values of the run are known now."""
         self._results.clear()
+
+    @contextmanager
+    def wide_sums(self) -> Iterator[None]:
+        """Takes what is made here to be no further off than sums in float32 bring it."""
+        self._has_wide_sums = True
+        try:
+            yield
+        finally:
+            self._has_wide_sums = False
 
     def exact(self, operation: fx.Node) -> Expectation | None:
         """Returns what an operation makes of this run's inputs; `None` if that cannot be said."""
@@ -138,7 +149,9 @@ class Side:
     def _made(self, operation: fx.Node) -> tuple[list[Any], list[Any]] | None:
         if operation not in self._results:
             expected = self.exact(operation)
-            self._results[operation] = None if expected is None else expected.made(operation)
+            is_wide = self._has_wide_sums
+            made = None if expected is None else expected.made(operation, has_wide_sums=is_wide)
+            self._results[operation] = made
         return self._results[operation]
 
 
@@ -169,8 +182,13 @@ class Expectation:
         bound, spread = self._exact.bound(result, dtype, short), self._spread[result]
         return bound if spread is None else Bound(bound.tight + spread, bound.loose + spread)
 
-    def made(self, operation: fx.Node) -> tuple[list[Any], list[Any]]:
-        """Returns the results with how far they may be off, `None` for one that is exact."""
+    def made(self, operation: fx.Node, *, has_wide_sums: bool) -> tuple[list[Any], list[Any]]:
+        """Returns the results with how far they may be off, `None` for one that is exact.
+
+        Args:
+            operation: of which they are the results.
+            has_wide_sums: whether no sum is in a short type.
+        """
         target = operation.target
         is_view = isinstance(target, OpOverload) and traits_of(target).is_view
         values = operation.meta["val"]
@@ -181,7 +199,8 @@ class Expectation:
             if not is_float or (is_view and self._spread[number] is None):
                 slack.append(None)
             else:
-                slack.append(self.bound(number, meta.dtype).loose)
+                bound = self.bound(number, meta.dtype)
+                slack.append(bound.tight if has_wide_sums else bound.loose)
         return self.results, slack
 
 

@@ -80,7 +80,7 @@ class Walk:
             for (module, direction), row in self._rows.items()
         ]
         seen = {n for n in pair.numbers.values() if self._values[n].kind != VIEW}
-        missing = seen - pair.matched.keys()
+        missing = seen - {pair.numbers[node] for node in self.their_numbers}
         return NumbersComparison(
             verdict, self._first.get(verdict), tuple(rows), pair.ours.title, pair.theirs.title,
             len(self._compared), len(missing), tuple(notes),

@@ -51,19 +51,54 @@ def golden(tmp_path_factory):
     return emulator.record(training(), tmp_path_factory.mktemp("runs") / "golden", *batch(ROWS))
 
 
+@pytest.fixture(scope="module")
+def golden_half(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "golden half"
+    return emulator.record(in_half(training()), path, *batch(ROWS))
+
+
+def in_half(executor):
+    executor.model.half()
+    return executor
+
+
 def suspects(report):
     first = report.first
     return [first.value, *first.only_ours, *first.only_theirs]
 
 
+def is_named(report, mistake):
+    """Returns whether a report names the operation of a mistake."""
+    module, kind = MISTAKES[mistake]
+    return any(
+        value.kind == kind and (value.module == module or value.module.startswith(f"{module}."))
+        for value in suspects(report)
+    )
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_when_a_golden_run_is_there_then_its_module_is_named(mistake, golden):
+def test_mistake_when_a_golden_run_is_there_then_its_operation_is_named(mistake, golden):
     report = emulator.compare(training(mistake), *batch(ROWS), against=golden)
     assert report.verdict is Verdict.DIFFERENT
-    module = MISTAKES[mistake]
-    found = {value.module for value in suspects(report)}
-    assert any(each == module or (module and each.startswith(f"{module}.")) for each in found)
+    assert is_named(report, mistake)
     direction = Direction.BACKWARD if mistake == "gradient stopped" else Direction.FORWARD
+    assert report.first.value.direction is direction
+
+
+# The bias is less than what a norm may lose in float16.
+SEEN_IN_HALF = [mistake for mistake in MISTAKES if mistake != "norm without bias"]
+# In forward these change numbers by less than float16 may; their gradients are further apart.
+BACKWARD_IN_HALF = ("gradient stopped", "norm of another weight", "smoothed labels")
+
+
+@pytest.mark.parametrize("mistake", SEEN_IN_HALF)
+def test_mistake_when_the_model_is_of_half_precision_then_its_operation_is_named(
+    mistake, golden_half
+):
+    report = emulator.compare(in_half(training(mistake)), *batch(ROWS), against=golden_half)
+    assert report.verdict is Verdict.DIFFERENT
+    assert is_named(report, mistake)
+    direction = Direction.BACKWARD if mistake in BACKWARD_IN_HALF else Direction.FORWARD
     assert report.first.value.direction is direction
 
 
@@ -220,6 +255,25 @@ def test_output_when_its_operation_is_another_then_it_is_judged_all_the_same(fun
     ours = poptorch.inferenceModel(Applied(lambda x: x.softmax(-1)))
     report = emulator.compare(ours, x, against=poptorch.inferenceModel(Applied(function)))
     assert report.verdict is verdict
+
+
+def test_setting_when_nothing_after_it_tells_then_it_is_named_all_the_same():
+    def clamped(least):
+        return poptorch.inferenceModel(Applied(lambda x: torch.relu(x.clamp(least))))
+
+    x = torch.randn(3, 4)
+    report = emulator.compare(clamped(-0.1), x, against=clamped(-0.2))
+    assert (report.verdict, report.first.value.kind) == (Verdict.DIFFERENT, "clamp")
+    assert "min is -0.1 here and -0.2 there." in str(report)
+
+
+def test_step_when_only_one_run_has_it_then_it_has_no_counterpart_and_is_not_equal(golden):
+    right, other = (
+        emulator.compare(training(change), *batch(ROWS), against=golden)
+        for change in ("", "mask of infinity")
+    )
+    assert (right.num_missing, other.num_missing) == (0, 1)
+    assert other.num_operations == right.num_operations - 1
 
 
 def test_compare_when_weights_are_rounded_at_random_then_it_is_no_more_than_less_precision():
@@ -486,7 +540,7 @@ def test_outputs_of_modules_when_one_is_wrong_then_it_is_the_first(mistake):
         training(), *batch(ROWS), against={path: outputs[path] for path in PATHS}
     )
     assert report.verdict is Verdict.DIFFERENT
-    module = MISTAKES[mistake]
+    module, _ = MISTAKES[mistake]
     assert any(value.module.split(".")[0] == module for value in suspects(report))
 
 
