@@ -25,7 +25,7 @@ from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
 from poptorch_emu.numbers.engine_run import Start, written_buffers
 from poptorch_emu.numbers.module_outputs import ModuleOutputs
 from poptorch_emu.numbers.observed_window import ObservedWindow
-from poptorch_emu.numbers.place_walk import Pair
+from poptorch_emu.numbers.pair import Pair
 from poptorch_emu.numbers.run import Place, Run
 from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
 from poptorch_emu.numbers.updates import UpdateJudge, note_of

@@ -7,8 +7,7 @@ from the values that it has; how far it may be off goes with it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +41,11 @@ class Known:
 
 
 class Side:
-    """The values of one run at one place, by the nodes of our graph."""
+    """The values of one run at one place, by the nodes of our graph.
+
+    Attributes:
+        has_wide_sums: whether what is made here is no further off than sums in float32 bring it.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Side:
         self._loss_scaling = loss_scaling
         self._others = others
         self._given = {v.name: number for number, v in enumerate(run.values) if v.name}
-        self._has_wide_sums = False
+        self.has_wide_sums = False
         self._results: dict[fx.Node, tuple[list[Any], list[Any]] | None] = {}
 
     def own(self, node: fx.Node) -> torch.Tensor | None:
@@ -100,15 +103,6 @@ class Side:
     def forget_all(self) -> None:
         """Drops all results that were made here, since other values of the run are known now."""
         self._results.clear()
-
-    @contextmanager
-    def wide_sums(self) -> Iterator[None]:
-        """Takes what is made here to be no further off than sums in float32 bring it."""
-        self._has_wide_sums = True
-        try:
-            yield
-        finally:
-            self._has_wide_sums = False
 
     def exact(self, operation: fx.Node) -> Expectation | None:
         """Returns what an operation makes of this run's inputs; `None` if that cannot be said."""
@@ -149,7 +143,7 @@ class Side:
     def _made(self, operation: fx.Node) -> tuple[list[Any], list[Any]] | None:
         if operation not in self._results:
             expected = self.exact(operation)
-            is_wide = self._has_wide_sums
+            is_wide = self.has_wide_sums
             made = None if expected is None else expected.made(operation, has_wide_sums=is_wide)
             self._results[operation] = made
         return self._results[operation]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from poptorch_emu.numbers.alignment import aligned_places
-from poptorch_emu.numbers.place_walk import Pair, PlaceWalk
+from poptorch_emu.numbers.pair import Pair
+from poptorch_emu.numbers.place_walk import PlaceWalk
 from poptorch_emu.numbers.run import FIRST, VIEW, Direction
 from poptorch_emu.numbers.side import last_uses
 from poptorch_emu.numbers.verdicts import (
