@@ -339,6 +339,16 @@ def test_while_loop_when_its_condition_is_of_the_device_then_is_refused() -> Non
     strategy = programs.strategy()
     with pytest.raises(Error, match="must depend on a counter"):
         strategy.run(lambda: ipu.loops.while_loop(lambda a: a > 0, lambda a: a * 2, [1]))
+    limit, repeat = tf.Variable(3), ipu.loops.while_loop
+    functions = [
+        lambda n: repeat(lambda i, n: i < n, lambda i, n: (i + 1, n), [0, n]),
+        lambda n: repeat(lambda i: bool(i < n), lambda i: i + 1, [0]),
+        lambda n: repeat(lambda n: n < 9, lambda n: n + 1, [n]),
+        lambda n: repeat(lambda i: i < limit, lambda i: i + 1, [tf.constant(0)]),
+    ]
+    for function in functions:
+        with pytest.raises(Error, match="depends on a value of the IPU.*Count with a number"):
+            strategy.run(function, args=[np.int32(5)])
 
 
 def test_iterator_when_two_threads_run_loops_then_each_element_is_used_once() -> None:

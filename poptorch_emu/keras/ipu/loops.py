@@ -7,10 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.ipu.ipu_infeed_queue import IPUInfeedQueue
 from poptorch_emu.keras.loops.capture_state import Capture, current
+from poptorch_emu.keras.loops.device_values import is_of_device
+from poptorch_emu.keras.loops.host_values import is_host_tensor
+from poptorch_emu.torch_versions import TorchDispatchMode
 
 __all__ = ["repeat", "while_loop"]
 
@@ -54,8 +59,8 @@ def while_loop(
     """Runs a body as long as a condition holds, which counts (exact).
 
     Args:
-        condition: takes the inputs; it depends on one of them alone, which the body raises or
-            lowers by the same number each time.
+        condition: takes the inputs; it depends on one of them alone, a number of the host, which
+            the body raises or lowers by the same number each time.
         body: as for `repeat`.
         inputs: as for `repeat`.
         infeed_queue: as for `repeat`.
@@ -182,20 +187,21 @@ def _count(
     """Returns for how many iterations a condition holds, of the values before the first three."""
     steps = [_step(*each) for each in zip(values, first, second, strict=True)]
     count = 0
-    while most is None or count < most:
-        now = [
-            value if step is None else _number(value) + count * step
-            for value, step in zip(values, steps, strict=True)
-        ]
-        if not bool(condition(*now)):
-            return count
-        count += 1
-        if count > _MOST_ITERATIONS:
-            raise compiler_error(
-                "The condition of ipu.loops.while_loop holds for ever, as far as the host can "
-                "tell: it must depend on a counter that the body raises or lowers by the same "
-                "number each time. Use ipu.loops.repeat, or set maximum_iterations."
-            )
+    with _HostAlone():
+        while most is None or count < most:
+            now = [
+                value if step is None else _number(value) + count * step
+                for value, step in zip(values, steps, strict=True)
+            ]
+            if not bool(condition(*now)):
+                break
+            count += 1
+            if count > _MOST_ITERATIONS:
+                raise compiler_error(
+                    "The condition of ipu.loops.while_loop holds for ever, as far as the host can "
+                    "tell: it must depend on a counter that the body raises or lowers by the same "
+                    "number each time. Use ipu.loops.repeat, or set maximum_iterations."
+                )
     return count
 
 
@@ -212,7 +218,26 @@ def _step(*values: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Returns the value of a scalar, `None` for other tensors."""
+    """Returns the value of a scalar of the host, `None` for all else."""
     if isinstance(value, (bool, int, float)):
         return value
-    return value.numpy().item() if tuple(value.shape) == () else None
+    if is_of_device(value) or not is_host_tensor(value) or tuple(value.shape) != ():
+        return None
+    return np.asarray(value).item()
+
+
+class _HostAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses to tell what a value of the device is; it may be another one in the next run."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs an operation."""
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise compiler_error(
+                "The condition of ipu.loops.while_loop depends on a value of the IPU: an argument "
+                "of the function, an element, a variable, or what was computed of them. But how "
+                "often a loop runs is known beforehand. Count with a number of Python, or use "
+                "ipu.loops.repeat and keep values by keras.ops.where once they are done."
+            )
+        return func(*args, **(kwargs or {}))

@@ -6,12 +6,13 @@ iteration to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import torch
 
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture import StoringScope, device_random_numbers, named_variables
 from poptorch_emu.keras.loops.captured_calls import captured_calls
 from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device, read_variables
@@ -24,13 +25,14 @@ class CapturedFunction(torch.nn.Module):
     """Runs one iteration of a function.
 
     Its forward takes a flag that is set in the first iteration, the tensors of the elements that
-    the iteration reads, the variables of its loops as far as they are used, and the tensors among
-    the arguments. It returns, one by one, the loss if it trains, the tensors of the result, and
-    those that queues get.
+    the iteration reads, the variables of its loops as far as they are used, the tensors among the
+    arguments, and the integers among Keras's variables. It returns, one by one, the loss if it
+    trains, the tensors of the result, and those that queues get.
 
     Attributes:
         variables: of Keras, by the names of the parameters.
         trained: those of them that an optimiser updates.
+        integers: further variables, whose values come with each run.
         discovered: what the function is made of.
         forms: what the function returned and sent when it was traced, without values.
     """
@@ -60,8 +62,18 @@ class CapturedFunction(torch.nn.Module):
         self._traced: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
         update = discovered.body.update
         trained = {} if update is None else {id(each): each for each in update.variables}
-        # Seeds of random numbers are integers, and have no part in those of the device.
-        used = {id(each): each for each in discovered.variables.used if _is_floating(each)}
+        used = {id(each): each for each in discovered.variables.used if not _is_seed(each)}
+        # Only numbers with a point are states of a device.
+        self.integers = [each for each in used.values() if not _is_floating(each)]
+        for each in self.integers:
+            del used[id(each)]
+        if update is not None and any(
+            each is update.optimizer.iterations for each in self.integers
+        ):
+            raise compiler_error(
+                "This function reads optimizer.iterations, which are counted on the host, after "
+                "all its updates. Use the variable of its loop, and add what there was before."
+            )
         self.variables = named_variables(list(used.values()))
         self.trained = {name: each for name, each in self.variables.items() if id(each) in trained}
         for name, variable in self.variables.items():
@@ -85,12 +97,14 @@ class CapturedFunction(torch.nn.Module):
         states = [getattr(self, name) for name in self._states]
         iteration = Iteration(self.discovered, self._replicas, is_first, tensors, states)
         args, kwargs = iteration.with_own_tensors((args, kwargs))
+        integers = [each.value for each in self.integers]
+        given = dict(zip(map(id, self.integers), iteration.with_own_tensors(integers), strict=True))
         values = {name: getattr(self, name) for name in self.variables}
         with (
             iteration.active(),
             captured_calls(function),
             keras.device(str(device)),
-            _ReadingScope(self.variables, values, device, (), self.trained.values()),
+            _ReadingScope(given, self.variables, values, device, (), self.trained.values()),
             device_random_numbers(),
             torch.enable_grad(),
         ):
@@ -115,18 +129,26 @@ def _is_floating(variable: Any) -> bool:
     return "float" in keras.backend.standardize_dtype(variable.dtype)
 
 
+def _is_seed(variable: Any) -> bool:
+    """Returns whether a variable is the state of a generator; the device has its own."""
+    return bool(variable.name == "seed_generator_state")
+
+
 class _ReadingScope(StoringScope):
     """Gives variables that no optimiser updates a gradient of their own, which a tape may ask for.
 
-    The loss does not see them.
+    The loss does not see them. Integers have the values that the host gives them in each run.
     """
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, given: Mapping[int, torch.Tensor], *args: Any) -> None:
         super().__init__(*args)
+        self._given = given  # By the ids of variables.
         self._leaves: dict[int, torch.Tensor] = {}
 
     def get_current_value(self, variable: Any) -> Any:
         """Returns what a variable is now."""
+        if id(variable) in self._given:
+            return self._given[id(variable)]
         value = super().get_current_value(variable)
         if value is None or not value.requires_grad or self.is_trained(variable):
             return value
@@ -135,6 +157,16 @@ class _ReadingScope(StoringScope):
         return self._leaves[id(variable)]
 
     def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
-        """Stores a new value."""
+        """Stores a new value.
+
+        Raises:
+            Error: of an integer, which no device brings back.
+        """
+        if id(update[0]) in self._given:
+            raise compiler_error(
+                f"A function on the IPU assigns to variable {update[0].path!r} of the type "
+                f"{update[0].dtype}, which is not brought back. Give it the type float32, or "
+                "return the number, and assign it on the host."
+            )
         super().add_update(update)
         self._leaves.pop(id(update[0]), None)

@@ -195,7 +195,8 @@ class FunctionProgram(DeviceUser):
         is_first = torch.zeros(count * replicas, dtype=torch.bool)
         is_first[:replicas] = first == 0
         counters = [each[first : first + count] for each in _counters(self._discovered)]
-        repeated = [*counters, *(each.expand(count, *each.shape) for each in tensors)]
+        given = (*tensors, *(each.value.detach() for each in self._module.integers))
+        repeated = [*counters, *(each.expand(count, *each.shape) for each in given)]
         read = self._stacked(first // count, elements)
         inputs = [is_first, *read, *(each.repeat_interleave(replicas, 0) for each in repeated)]
         return [each.flatten(0, 1) if each.dim() > 1 else each for each in inputs]

@@ -11,11 +11,14 @@ from typing import Any
 import keras
 import torch
 
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.loops.capture_state import suspended
 from poptorch_emu.keras.loops.host_values import tensorflow, to_torch
 from poptorch_emu.torch_versions import disable_current_modes
 
 _COUNTERPART = "_poptorch_counterpart"
+# Up to here float32 has all integers.
+_MOST = 2**24
 
 
 def is_variable(value: Any) -> bool:
@@ -60,7 +63,7 @@ def counterpart(variable: Any) -> Any:
 def begin_run(variables: list[Any]) -> None:
     """Gives counterparts the elements that TensorFlow's variables have."""
     for each in variables:
-        elements = to_torch(each.of_tensorflow).float()
+        elements = _checked(each, to_torch(each.of_tensorflow)).float()
         if not torch.equal(each.value.detach(), elements):
             each.assign(elements)
 
@@ -69,4 +72,21 @@ def end_run(variables: list[Any]) -> None:
     """Gives TensorFlow's variables the elements that their counterparts have."""
     for each in variables:
         tensor = each.of_tensorflow
+        _checked(each, each.value.detach())
         tensor.assign(tensorflow().cast(each.value.detach().numpy(), tensor.dtype))
+
+
+def _checked(variable: Any, elements: torch.Tensor) -> torch.Tensor:
+    """Returns the elements of a variable.
+
+    Raises:
+        Error: they are integers that have no exact counterpart.
+    """
+    tensor = variable.of_tensorflow
+    if tensor.dtype.is_integer and elements.numel() and elements.abs().max() >= _MOST:
+        raise compiler_error(
+            f"tf.Variable {tensor.name!r} has the type {tensor.dtype.name} and holds "
+            f"{int(elements.abs().max())}, but integers of variables on the IPU must be below "
+            f"{_MOST} here. Pass it to the function as an argument, or hold a smaller number."
+        )
+    return elements
