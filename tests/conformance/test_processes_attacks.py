@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from support import store_attack
+from support.forked_programs import FORKED_RUNNER as PYTHON
 from support.forked_programs import run_forked
 from support.processes import finish, start
 
@@ -33,7 +33,7 @@ def poprun(*arguments: str, **more: str):
 
 @pytest.mark.parametrize("forgeries", ATTACKS.values(), ids=ATTACKS)
 def test_messages_when_forged_then_the_job_goes_on(forgeries) -> None:
-    done = poprun(sys.executable, SCRIPT, json.dumps(forgeries))
+    done = poprun(*PYTHON, SCRIPT, json.dumps(forgeries))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert sorted(line for line in lines if "DONE" in line) == ["[0] DONE", "[1] DONE"]
@@ -46,7 +46,7 @@ def test_messages_when_forged_then_the_job_goes_on(forgeries) -> None:
 @pytest.mark.parametrize("forgeries", [ATTACKS["forged failure"], ATTACKS["no JSON"]])
 def test_messages_when_forged_then_the_true_failure_is_reported(forgeries) -> None:
     fault = "\x1b[31mthe disk is full\x07"
-    done = poprun(sys.executable, SCRIPT, json.dumps(forgeries), fault)
+    done = poprun(*PYTHON, SCRIPT, json.dumps(forgeries), fault)
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if line.startswith("poprun: Process ")]
     assert re.search(r"Process 1 on .* failed: RuntimeError: \\x1b\[31mthe disk is full", told[0])
@@ -70,7 +70,7 @@ hvd.allgather(torch.ones(1))
 
 
 def test_gathered_tensors_when_one_is_code_then_it_is_not_run(tmp_path: Path) -> None:
-    done = poprun(sys.executable, "-c", SENDS_CODE, str(tmp_path / "made"))
+    done = poprun(*PYTHON, "-c", SENDS_CODE, str(tmp_path / "made"))
     assert done.stdout.count("ROWS [False, False, True]") == 2
     assert done.returncode == 1 and "UnpicklingError" in done.stdout + done.stderr
     assert not (tmp_path / "made").exists()
@@ -90,7 +90,7 @@ popdist.synchronize()
 
 
 def test_store_of_poprun_on_one_host_then_listens_on_the_loopback_interface() -> None:
-    done = poprun(sys.executable, "-c", LISTENERS, POPTORCH_EMU_LAUNCHER_ADDR="0.0.0.0")
+    done = poprun(*PYTHON, "-c", LISTENERS, POPTORCH_EMU_LAUNCHER_ADDR="0.0.0.0")
     assert done.returncode == 0, done.stdout + done.stderr
     addresses = set(re.findall(r"LISTENS True (\w+)", done.stdout))
     assert addresses == {"0100007F"}
@@ -125,7 +125,7 @@ def test_secret_then_each_launch_has_another_and_no_command_line_has_it(tmp_path
     for _ in range(2):
         done = run_forked(
             ["-m", "poptorch_emu.poprun", "-v", "--num-instances", "2", *ELSEWHERE,
-             "--mpi-local-args", "-x TOLD", sys.executable, "-c", LOOKS_FOR_SECRET],
+             "--mpi-local-args", "-x TOLD", *PYTHON, "-c", LOOKS_FOR_SECRET],
             {"POPTORCH_EMU_LAUNCHER_ADDR": "127.0.0.1", "TOLD": odd},
             tmp_path,
         )  # fmt: skip
@@ -146,7 +146,7 @@ def test_poprun_when_the_start_command_passes_nothing_on_then_says_so() -> None:
     start_command = "sh -c 'exec \"$@\" </dev/null' sh"
     done = poprun(
         "--host", "localhost,elsewhere", "--start-command", start_command,
-        sys.executable, "-c", "import time; time.sleep(1)",
+        *PYTHON, "-c", "import time; time.sleep(1)",
         POPTORCH_EMU_LAUNCHER_ADDR="127.0.0.1",
     )  # fmt: skip
     assert done.returncode == 125
@@ -163,13 +163,13 @@ def test_poprun_when_the_start_command_passes_nothing_on_then_says_so() -> None:
     ],
 )
 def test_poprun_when_it_cannot_tell_where_to_listen_then_names_the_variable(variables, text):
-    done = poprun(*ELSEWHERE, sys.executable, "-c", "pass", **variables)
+    done = poprun(*ELSEWHERE, *PYTHON, "-c", "pass", **variables)
     assert done.returncode == 2
     assert re.search(f"^poprun: .*{text}", done.stderr, re.MULTILINE), done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_poprun_when_a_variable_has_no_name_then_says_so() -> None:
-    done = poprun("--mpi-local-args", "-x 'a;b=c'", sys.executable, "-c", "pass")
+    done = poprun("--mpi-local-args", "-x 'a;b=c'", *PYTHON, "-c", "pass")
     assert done.returncode == 2 and "'a;b' is no name of a variable" in done.stderr
     assert "POPTORCH_EMU_SECRET" not in os.environ

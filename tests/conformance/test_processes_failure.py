@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support import failing_processes
-from support.forked_programs import end, python_path, run_forked
+from support.forked_programs import FORKED_RUNNER, end, python_path, run_forked
 from support.processes import finish, start
 
 feature = pytest.mark.feature("Options.Distributed", fidelity="exact")
@@ -108,7 +108,7 @@ launcher_feature = pytest.mark.feature("poprun", fidelity="exact")
 
 
 def poprun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the launcher; what it starts are fresh interpreters."""
+    """Runs the launcher."""
     return run_forked(["-m", "poptorch_emu.poprun", *arguments])
 
 
@@ -135,7 +135,7 @@ def test_poprun_when_asked_for_one_instance_then_shows_that_one():
         "2",
         "--only-output-from-instance",
         "1",
-        sys.executable,
+        *FORKED_RUNNER,
         "-c",
         "print('here')",
     )
@@ -166,7 +166,7 @@ def test_poprun_when_one_fails_then_reports_the_cause_and_leaves_none(way, statu
 @launcher_feature
 def test_poprun_when_one_ends_with_a_status_then_that_is_its_own():
     code = "import os, sys; sys.exit(7 * (os.environ['POPDIST_REPLICA_INDEX_OFFSET'] == '2'))"
-    result = poprun("--num-instances", "3", sys.executable, "-c", code)
+    result = poprun("--num-instances", "3", *FORKED_RUNNER, "-c", code)
     assert result.returncode == 7, result.stdout + result.stderr
     said = f"poprun: Process 2 on {socket.gethostname()} failed: it ended with status 7"
     assert said in result.stderr

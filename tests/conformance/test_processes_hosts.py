@@ -151,7 +151,7 @@ from support.process_training import Model
 options = poptorch.Options()
 torch.manual_seed(0)
 model = Model(1, 0.0, False)
-trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.1))
 trainer(torch.full((1, 5), 1.0 + options.Distributed.processId), torch.ones(1, 3))
 distributed = options.Distributed
 result = {"processes": distributed.numProcesses, "weight": model.first.weight.detach().clone()}
@@ -194,7 +194,7 @@ class Net(torch.nn.Module):
 torch.manual_seed(0)
 data = torch.utils.data.TensorDataset(torch.arange(64.).reshape(16, 4) / 64, torch.ones(16, 2))
 model = Net()
-trainer = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+trainer = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), lr=0.1))
 loader = poptorch.DataLoader(options, data, batch_size=2, shuffle=False)
 for x, y in loader:
     loss = trainer(x, y)

@@ -40,6 +40,14 @@ def python_path() -> str:
     return os.pathsep.join([*([inherited] if inherited else []), str(ROOT), str(ROOT / "tests")])
 
 
+# In a forked program, what to start in place of an interpreter that loads the package. It begins
+# with no name of Python, in which `poprun` would see the interpreter of the program.
+FORKED_PYTHON = ("env", sys.executable, "-IS", str(Path(__file__).with_name("forked_python.py")))
+
+# As `poprun` runs what is of Python.
+FORKED_RUNNER = (*FORKED_PYTHON, "-m", "poptorch_emu")
+
+
 class ForkedProgram:
     """A program that runs, with the methods of `subprocess.Popen` that tests need."""
 
@@ -168,7 +176,9 @@ def _text(file: IO[str]) -> str:
 def _environment(loaded: str) -> dict[str, str]:
     gone = _READ_AT_IMPORT["poptorch_emu"] | (_SET_BY_IMPORT if loaded == PYTORCH else set())
     inherited = {name: text for name, text in os.environ.items() if name not in gone}
-    return {**inherited, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    # In the abstract namespace, so that nothing is left of it.
+    return {**inherited, **own, "FORKING_SERVER": f"forked programs {os.getpid()} {loaded}"}
 
 
 @functools.cache

@@ -1,4 +1,7 @@
-"""Forks a process for each program that `forked_programs` asks for; `python -m` starts it."""
+"""Forks a process for each program that is asked for; `python -m` starts it.
+
+`forked_programs` asks over a socket that it has made, and `forked_python` over a connection.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,26 @@ _LONGEST_REQUEST = 1 << 17
 _RUNPY = runpy.run_path.__code__.co_filename  # The module is frozen into Python.
 
 
-def _next_program(requests: socket.socket) -> dict[str, Any] | None:
+def _next_program(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | None:
     """Forks a process for each request; returns the request there, and `None` here at the end."""
     with selectors.DefaultSelector() as waiting:
         waiting.register(requests, selectors.EVENT_READ)
+        waiting.register(listener, selectors.EVENT_READ)
         while True:
             for key, _ in waiting.select():
-                if key.fileobj is not requests:
+                asking = key.fileobj
+                if asking is listener:
+                    waiting.register(listener.accept()[0], selectors.EVENT_READ)
+                    continue
+                if not isinstance(asking, socket.socket):
                     _tell_status(waiting, key)
                     continue
-                message, files, *_ = socket.recv_fds(requests, _LONGEST_REQUEST, 3)
-                if not message:
+                message, files, *_ = socket.recv_fds(asking, _LONGEST_REQUEST, 3)
+                if not message and asking is requests:
                     return None
+                if not message:
+                    _end_program(waiting, asking)
+                    continue
                 program = os.fork()
                 if program == 0:
                     _take_over(waiting, files)
@@ -40,7 +51,16 @@ def _next_program(requests: socket.socket) -> dict[str, Any] | None:
                     os.close(file)
                 os.write(files[2], f"{program}\n".encode())
                 ended = os.pidfd_open(program)
-                waiting.register(ended, selectors.EVENT_READ, (program, files[2]))
+                waiting.register(ended, selectors.EVENT_READ, (program, files[2], asking))
+
+
+def _end_program(waiting: selectors.BaseSelector, connection: socket.socket) -> None:
+    """Ends the program of a connection, if it runs: who stands for its interpreter has ended."""
+    for key in waiting.get_map().values():
+        if key.data is not None and key.data[2] is connection:
+            os.kill(key.data[0], signal.SIGKILL)
+    waiting.unregister(connection)
+    connection.close()
 
 
 def _take_over(waiting: selectors.BaseSelector, files: list[int]) -> None:
@@ -57,7 +77,7 @@ def _take_over(waiting: selectors.BaseSelector, files: list[int]) -> None:
 
 def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
     """Tells how a program has ended to the process that waits for it."""
-    program, teller = key.data
+    program, teller, _ = key.data
     status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     waiting.unregister(key.fileobj)
     os.close(key.fd)
@@ -108,6 +128,9 @@ if __name__ == "__main__":
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit("A process with threads cannot be forked.")
     gc.freeze()  # Programs neither look through what they share nor copy it.
-    _program = _next_program(socket.socket(fileno=int(sys.argv[1])))
+    _listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _listener.bind("\0" + os.environ["FORKING_SERVER"])
+    _listener.listen()
+    _program = _next_program(socket.socket(fileno=int(sys.argv[1])), _listener)
     if _program is not None:
         _run(**_program)

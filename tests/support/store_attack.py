@@ -12,6 +12,7 @@ import sys
 import time
 
 import torch
+from support.forked_programs import FORKED_PYTHON
 from support.process_training import Model
 
 import poptorch_emu as poptorch
@@ -31,7 +32,7 @@ for key, value in json.loads(sys.argv[1]).items():
 def attack(forgeries: str) -> None:
     """Forges messages in a process that does not have the secret."""
     others = {name: text for name, text in os.environ.items() if "SECRET" not in name}
-    command = [sys.executable, "-c", ATTACKER, forgeries]
+    command = [*FORKED_PYTHON, "-c", ATTACKER, forgeries]
     subprocess.run(command, env=others, check=True, timeout=100)
 
 
@@ -44,7 +45,7 @@ def main() -> None:
     time.sleep(0.5)  # Watchers look ten times a second.
     torch.manual_seed(0)
     model = Model(1, 0.0, False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
     trainer = poptorch.trainingModel(model, popdist_poptorch.Options(), optimizer)
     for _ in range(3):
         trainer(torch.ones(1, 5), torch.ones(1, 3))
