@@ -30,20 +30,21 @@ def failures_of(docstring: str, name: str) -> str:
     return "".join(found)
 
 
-def docstrings_of(path: Path) -> list[tuple[str, str]]:
-    """Returns the names of what has a docstring in a file, with it."""
+def docstrings_with(mark: str) -> list[tuple[str, str]]:
+    """Returns the names of what has a docstring with `mark` in it, and the docstrings."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
-    found = [(getattr(node, "name", module_of(path)), ast.get_docstring(node)) for node in nodes]
-    return [(name, text) for name, text in found if text]
+    found = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if mark in text else ():
+            docstring = ast.get_docstring(node) if isinstance(node, kinds) else None
+            if docstring and mark in docstring:
+                module = module_of(path)
+                found.append((f"{module}.{getattr(node, 'name', module)}", docstring))
+    return found
 
 
-EXAMPLES = [
-    pytest.param(text, f"{module_of(path)}.{name}", id=f"{module_of(path)}.{name}")
-    for path in FILES
-    for name, text in docstrings_of(path)
-    if ">>>" in text
-]
+EXAMPLES = [pytest.param(text, name, id=name) for name, text in docstrings_with(">>>")]
 
 
 @pytest.mark.parametrize(("docstring", "name"), EXAMPLES)
@@ -63,13 +64,7 @@ def test_examples_then_the_ways_in_have_one() -> None:
 
 
 def test_code_in_docstrings_then_it_is_an_example_that_runs() -> None:
-    fenced = [
-        f"{module_of(path)}.{name}"
-        for path in FILES
-        for name, text in docstrings_of(path)
-        if "```" in text
-    ]
-    assert fenced == []
+    assert [name for name, _ in docstrings_with("```")] == []
 
 
 def test_example_when_it_is_wrong_then_it_is_found() -> None:

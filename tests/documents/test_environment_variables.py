@@ -37,13 +37,13 @@ def asked_for(node: ast.AST, helpers: dict[str, list[int]]) -> list[ast.expr]:
 class Names:
     """What names stand for: constants of all modules, and loops over tuples of them."""
 
-    def __init__(self, trees: list[ast.Module]) -> None:
+    def __init__(self, trees: list[ast.Module], asking: list[ast.Module]) -> None:
         self.of: dict[str, set[str]] = {}
         for tree in trees:
             for node in tree.body:
                 if isinstance(node, ast.Assign):
                     self._assign(node.targets[0], node.value)
-        for tree in trees:
+        for tree in asking:
             for node in ast.walk(tree):
                 if isinstance(node, ast.comprehension | ast.For) and isinstance(
                     node.iter, ast.Name
@@ -84,14 +84,19 @@ def helpers_of(tree: ast.AST, known: dict[str, list[int]]) -> dict[str, list[int
 
 def variables_read(sources: list[str]) -> tuple[set[str], list[str]]:
     """Returns the variables that the sources read, and the expressions that are not understood."""
-    trees = [ast.parse(source) for source in sources]
-    names = Names(trees)
+    trees = {source: ast.parse(source) for source in sources}
     helpers: dict[str, list[int]] = {}
+
+    def asking() -> list[ast.Module]:
+        words = ("environ", "getenv", *helpers)
+        return [tree for source, tree in trees.items() if any(word in source for word in words)]
+
     for _ in range(2):
-        for tree in trees:
+        for tree in asking():
             helpers.update(helpers_of(tree, helpers))
+    names = Names([*trees.values()], asking())
     found, unknown = set(), []
-    for tree in trees:
+    for tree in asking():
         arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         for node in ast.walk(tree):
             for asked in asked_for(node, helpers):

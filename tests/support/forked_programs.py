@@ -59,6 +59,7 @@ class ForkedProgram:
         *,
         loaded: str = "poptorch_emu",
         merges_errors: bool = False,
+        errors: int | None = None,
         leads_session: bool = False,
     ) -> None:
         """Starts it.
@@ -69,13 +70,15 @@ class ForkedProgram:
             folder: that the program works in.
             loaded: the module that is loaded already: the package, or `PYTORCH`.
             merges_errors: whether its errors go where its output goes.
+            errors: a file that they go to, by its descriptor, such as a terminal.
             leads_session: whether it begins a session, and so a process group, of its own.
         """
         for name in _READ_AT_IMPORT[loaded].intersection(variables or ()):
             raise ValueError(f"{name} is read by an import that a forked program does not do.")
         self.returncode: int | None = None
         self.stdout = tempfile.TemporaryFile("w+")
-        self.stderr = None if merges_errors else tempfile.TemporaryFile("w+")
+        has_file = not merges_errors and errors is None
+        self.stderr = tempfile.TemporaryFile("w+") if has_file else None
         self._status, theirs = socket.socketpair()
         request = {
             "arguments": list(arguments),
@@ -83,10 +86,11 @@ class ForkedProgram:
             "folder": os.path.abspath(folder),
             "leads_session": leads_session,
         }
-        files = [self.stdout, self.stderr or self.stdout, theirs]
+        to_errors = errors if errors is not None else (self.stderr or self.stdout).fileno()
         with theirs:
             message = json.dumps(request).encode()
-            socket.send_fds(_server(loaded), [message], [file.fileno() for file in files])
+            files = [self.stdout.fileno(), to_errors, theirs.fileno()]
+            socket.send_fds(_server(loaded), [message], files)
         self.pid = int(self._told())
 
     def _told(self) -> str:
@@ -130,7 +134,7 @@ class ForkedProgram:
         return _text(self.stdout)
 
     def errors(self) -> str:
-        """Returns what is on its stderr so far; where that is merged, it is in the output."""
+        """Returns what is on its stderr so far, if that has a file of its own."""
         return _text(self.stderr) if self.stderr else ""
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:

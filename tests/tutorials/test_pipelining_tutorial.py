@@ -11,7 +11,6 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import termios
 import threading
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.forked_programs import run_forked
+from support.forked_programs import ForkedProgram, end, run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu.plan.memory.memory_plan import Content, Store
@@ -47,22 +46,15 @@ def run_on_terminal(*arguments: str, cwd: Path | None = None) -> subprocess.Comp
 
     reader = threading.Thread(target=read)
     reader.start()
+    program = ForkedProgram([str(SCRIPT), *arguments], folder=cwd or ".", errors=of_script)
     try:
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=of_script,
-            text=True,
-            check=False,
-            cwd=cwd,
-            timeout=240,
-        )
+        output, _ = program.communicate(timeout=240)
     finally:
+        end([program])
         os.close(of_script)
         reader.join()
         os.close(terminal)
-    done.stderr = drawn.decode()
-    return done
+    return subprocess.CompletedProcess(arguments, program.wait(), output, drawn.decode())
 
 
 def accuracy_in(output: str) -> float:
