@@ -73,6 +73,11 @@ class Topic(Enum):
     WRONG_EXECUTABLE = "wrong-executable"
     INVALID_FILE = "invalid-file"
     CACHE_FOLDER = "cache-folder"
+    # Programs of Keras and TensorFlow.
+    KERAS_BACKEND = "keras-backend"
+    ADDED_GRADIENTS = "added-gradients"
+    UNEVEN_LOOP = "uneven-loop"
+    TENSORFLOW_FUNCTION = "tensorflow-function"
 
     def __str__(self) -> str:
         return f"{_PHRASE}{self.value}"

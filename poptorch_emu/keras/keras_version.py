@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
+from poptorch_emu.troubleshooting import Topic
+
 try:
     import keras
 except (ImportError, ValueError) as error:  # A backend that Keras does not know.
     raise ImportError(
         f"poptorch_emu.keras needs Keras 3.15 or newer on its torch backend, but importing it "
         f"failed: {error}. Run pip install 'poptorch_emu[keras]', and set the environment variable "
-        "KERAS_BACKEND=torch before the first import of keras."
+        f"KERAS_BACKEND=torch before the first import of keras; {Topic.KERAS_BACKEND}"
     ) from error
 
 MINIMUM = (3, 15)
@@ -37,5 +39,5 @@ def check(version: str, backend: str) -> None:
         raise ImportError(
             f"poptorch_emu.keras needs Keras on its torch backend, but it runs on {backend!r}. Set "
             "the environment variable KERAS_BACKEND=torch before the first import of keras, or "
-            '"backend": "torch" in ~/.keras/keras.json.'
+            f'"backend": "torch" in ~/.keras/keras.json; {Topic.KERAS_BACKEND}'
         )

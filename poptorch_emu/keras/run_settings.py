@@ -22,6 +22,7 @@ from poptorch_emu.options import (
 )
 from poptorch_emu.options.strategies import Stage
 from poptorch_emu.schedule.tables.named import make_table
+from poptorch_emu.troubleshooting import Topic
 
 
 class PipelineSchedule(Enum):
@@ -169,7 +170,8 @@ def note_default_reduction() -> None:
     logger.warning(
         "The gradients of the batches of an update are added up: nothing else was set, and those "
         "of replicas always are. Divide the loss or the learning rate by their number, or set "
-        "gradient_accumulation_reduction_method='mean', which divides by the accumulation count."
+        "gradient_accumulation_reduction_method='mean', which divides by the accumulation count; "
+        f"{Topic.ADDED_GRADIENTS}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -302,6 +303,38 @@ def foreign_library(place: Place) -> None:
 
 
 Mistake = Callable[[Place], object]
+
+
+def keras_part(name: str, needed: str = "keras") -> Any:
+    """Returns a module of what runs programs of Keras, if that is there."""
+    pytest.importorskip(needed)
+    return importlib.import_module(f"poptorch_emu.keras.{name}")
+
+
+def uneven_loop(place: Place) -> None:
+    ipu = keras_part("ipu")
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def loop() -> None:
+        for number in range(4):
+            if number % 2 == 0:
+                queue.enqueue(number)
+
+    ipu.ipu_strategy.IPUStrategy().run(loop)
+
+
+def tensorflow_function(place: Place) -> None:
+    strategy = keras_part("ipu", "tensorflow").ipu_strategy.IPUStrategy()
+    tf = importlib.import_module("tensorflow")
+    strategy.run(lambda x: tf.math.erfinv(x), args=[X.numpy()])
+
+
+def added_gradients(place: Place) -> None:
+    note = keras_part("run_settings").note_default_reduction
+    note.cache_clear()
+    note()
+
+
 MISTAKES: dict[str, Mistake] = {
     "no-loss": lambda _: training(lambda m, x: x * m.weight)(X),
     "several-losses": lambda _: training(several_losses)(X),
@@ -355,4 +388,8 @@ MISTAKES: dict[str, Mistake] = {
     "wrong-executable": wrong_executable,
     "invalid-file": invalid_file,
     "cache-folder": cache_folder,
+    "keras-backend": lambda _: keras_part("keras_version").check("3.15.0", "jax"),
+    "added-gradients": added_gradients,
+    "uneven-loop": uneven_loop,
+    "tensorflow-function": tensorflow_function,
 }

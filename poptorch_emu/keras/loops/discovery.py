@@ -22,6 +22,7 @@ from poptorch_emu.keras.loops.loop_variables import frame_of_loop, local_variabl
 from poptorch_emu.keras.loops.observed_variables import ObservedVariables, observed
 from poptorch_emu.keras.loops.pass_tracker import PassTracker
 from poptorch_emu.torch_versions import disable_current_modes
+from poptorch_emu.troubleshooting import Topic
 
 _CARRIED = (
     "A value of one iteration is used in another one, or after the loop, which has the values of "
@@ -30,7 +31,7 @@ _CARRIED = (
 )
 _UNEVEN = (
     "Each iteration of a loop on the IPU does the same, but here next(), enqueue() or the update "
-    "of an optimizer is reached in some iterations only. Do it in each."
+    f"of an optimizer is reached in some iterations only. Do it in each; {Topic.UNEVEN_LOOP}"
 )
 
 

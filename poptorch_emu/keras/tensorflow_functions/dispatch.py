@@ -36,6 +36,7 @@ from poptorch_emu.keras.tensorflow_functions.function_table import (
 from poptorch_emu.keras.tensorflow_functions.network_forms import NETWORK_FORMS
 from poptorch_emu.torch_versions import FakeTensor, pytree
 from poptorch_emu.trace.blocks import is_tracing
+from poptorch_emu.troubleshooting import Topic
 
 _DEVICE = Union[torch.Tensor, keras.KerasTensor, keras.Variable]  # noqa: UP007 (TensorFlow takes this form.)
 _DISPATCH = "tensorflow.python.util.dispatch"
@@ -239,7 +240,7 @@ def _converted(
     near = f"keras.ops.{function}" if hasattr(ops, function) else "a function of keras.ops"
     raise compiler_error(
         f"tf's {function} is not offered for values on the IPU. Use {near}, or compute it on the "
-        "host from what an IPUOutfeedQueue or the model returns."
+        f"host from what an IPUOutfeedQueue or the model returns; {Topic.TENSORFLOW_FUNCTION}"
     )
 
 
