@@ -189,9 +189,11 @@ def _environment(loaded: str) -> dict[str, str]:
 def _server(loaded: str) -> socket.socket:
     """Starts the process that forks programs, which ends with this one; returns the way to it."""
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Optimisers of PyTorch load its compiler, and so do operations that are not common.
+    modules = [loaded] if loaded == PYTORCH else [loaded, "torch._dynamo"]
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "support.program_server", str(theirs.fileno()), loaded],
+            [sys.executable, "-m", "support.program_server", str(theirs.fileno()), *modules],
             env=_environment(loaded),
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],

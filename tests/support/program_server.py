@@ -124,7 +124,8 @@ def _execute(arguments: list[str]) -> None:
 if __name__ == "__main__":
     # The one who started this ends it, and Ctrl-C reaches that one too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    importlib.import_module(sys.argv[2])
+    for _name in sys.argv[2:]:
+        importlib.import_module(_name)
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit("A process with threads cannot be forked.")
     gc.freeze()  # Programs neither look through what they share nor copy it.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.forked_programs import run_forked
+from support.forked_programs import PYTORCH, run_forked
 
 from poptorch_emu.trace.patches import once_imported, patched
 
@@ -100,5 +100,5 @@ torch.testing.assert_close(compiled(x), x * 2)
 
 
 def test_compiler_of_pytorch_when_forward_loads_it_then_works_there_and_afterwards() -> None:
-    done = run_forked(["-c", MODEL], timeout=120)
+    done = run_forked(["-c", MODEL], loaded=PYTORCH, timeout=120)
     assert done.returncode == 0, done.stderr
