@@ -5,16 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import logging
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from support.forked_programs import python_path
+from support.forked_programs import PYTORCH, run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu import log
@@ -91,14 +88,11 @@ def connect() -> None:
 
 
 def import_keras() -> None:
-    """Runs an interpreter of its own, since Keras reads its backend once."""
+    """Runs a program, since Keras reads its backend once."""
     if importlib.util.find_spec("keras") is None:
         pytest.skip("There is no Keras here.")
     code = "import poptorch_emu.keras.keras_version as it; it.check_installed()"
-    environment = {**os.environ, "PYTHONPATH": python_path()}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
+    done = run_forked(["-c", code], loaded=PYTORCH)
     assert done.returncode
     raise ImportError(done.stderr.splitlines()[-1])
 

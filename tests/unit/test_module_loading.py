@@ -48,12 +48,17 @@ def test_program_when_it_asks_for_no_report_then_loads_nothing_that_makes_them()
     assert done.returncode == 0, done.stderr
 
 
+def is_name(node: ast.expr, name: str) -> bool:
+    """Returns whether an expression is a name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
 def late_modules(tree: ast.Module) -> list[str]:
     """Returns the names that a file gives to `LateModule`."""
     return [
         ast.literal_eval(call.args[0])
         for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "LateModule"
+        if isinstance(call, ast.Call) and is_name(call.func, "LateModule")
     ]
 
 
@@ -61,7 +66,7 @@ def checked_modules(tree: ast.Module) -> set[str]:
     """Returns the names of all modules that a file imports under `TYPE_CHECKING`."""
     found = set()
     for branch in ast.walk(tree):
-        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING":
+        if isinstance(branch, ast.If) and is_name(branch.test, "TYPE_CHECKING"):
             for node in branch.body:
                 if isinstance(node, ast.ImportFrom):
                     found.update(f"{node.module}.{alias.name}" for alias in node.names)

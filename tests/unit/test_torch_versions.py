@@ -27,9 +27,20 @@ EXPORTED = [
 OF_OTHERS = {"_DistributedOptions", "_exit", "_fields", "_getframe", "_instances", "_reconstructor"}
 
 
+# The nodes of a file, the tree itself first.
+Nodes = tuple[ast.AST, ...]
+
+
 @cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+def sources() -> dict[Path, Nodes]:
+    return {path: tuple(ast.walk(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
+
+
+def statements(path: Path) -> list[ast.stmt]:
+    """Returns what stands in no other statement of a file."""
+    tree = sources()[path][0]
+    assert isinstance(tree, ast.Module)
+    return tree.body
 
 
 def is_private(name: str) -> bool:
@@ -45,9 +56,9 @@ def dotted(node: ast.AST) -> list[str]:
     return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else []
 
 
-def names_of_torch(tree: ast.Module) -> Iterator[list[str]]:
+def names_of_torch(nodes: Nodes) -> Iterator[list[str]]:
     """Yields the names below `torch` that a file imports or reads."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -59,8 +70,8 @@ def names_of_torch(tree: ast.Module) -> Iterator[list[str]]:
 def test_private_names_of_torch_then_only_in_their_file() -> None:
     found = {
         f"{path.relative_to(PACKAGE)}: {'.'.join(name)}"
-        for path, tree in trees().items()
-        for name in names_of_torch(tree)
+        for path, nodes in sources().items()
+        for name in names_of_torch(nodes)
         if name[:1] == ["torch"] and any(map(is_private, name)) and name[1] != "ops"
     }
     assert {name for name in found if not name.startswith(HERE.name)} == set(EXPORTED)
@@ -69,26 +80,27 @@ def test_private_names_of_torch_then_only_in_their_file() -> None:
 def test_names_in_their_file_then_each_is_used() -> None:
     own = {
         target.id
-        for node in trees()[HERE].body
+        for node in statements(HERE)
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    own |= {node.name for node in trees()[HERE].body if isinstance(node, ast.FunctionDef)}
+    own |= {node.name for node in statements(HERE) if isinstance(node, ast.FunctionDef)}
     used = {
         alias.name
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for nodes in sources().values()
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and node.module == "poptorch_emu.torch_versions"
         for alias in node.names
     }
     assert own - used == {"ATTRIBUTES", "OPERATORS"}
 
 
-def own_attributes(tree: ast.Module) -> set[str]:
+@cache
+def own_attributes(path: Path) -> set[str]:
     """Returns the attributes and methods of the classes of a file."""
     found = set()
-    for node in ast.walk(tree):
+    for node in sources()[path]:
         if isinstance(node, ast.Attribute) and dotted(node)[:1] in (["self"], ["cls"]):
             found.add(node.attr)
         elif isinstance(node, ast.ClassDef):
@@ -102,9 +114,9 @@ def patched_attributes() -> set[str]:
     """Returns what is replaced while something runs: `patched(holder, name=value)`."""
     return {
         keyword.arg
-        for path, tree in trees().items()
+        for path, nodes in sources().items()
         if PACKAGE / "keras" not in path.parents
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "patched"
@@ -119,13 +131,13 @@ def private_attributes() -> set[str]:
         patched_attributes()
         | {
             node.attr
-            for path, tree in trees().items()
+            for path, nodes in sources().items()
             if path != HERE and PACKAGE / "keras" not in path.parents
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Attribute)
             and is_private(node.attr)
             and dotted(node)[:1] not in (["self"], ["cls"], ["torch"], ["aten"])
-            and node.attr not in own_attributes(tree)
+            and node.attr not in own_attributes(path)
         }
         - OF_OTHERS
     )
@@ -133,14 +145,14 @@ def private_attributes() -> set[str]:
 
 def test_private_attributes_of_objects_then_are_listed() -> None:
     found = private_attributes()
-    ours = set().union(*map(own_attributes, trees().values()))
+    ours = set().union(*map(own_attributes, sources()))
     ours -= patched_attributes()
     assert found - ours - torch_versions.ATTRIBUTES.keys() == set()
     assert torch_versions.ATTRIBUTES.keys() - found == set()
 
 
 def private_operators() -> set[str]:
-    names = [dotted(node) for tree in trees().values() for node in ast.walk(tree)]
+    names = [dotted(node) for nodes in sources().values() for node in nodes]
     found = {name[name.index("aten") + 1] for name in names if "aten" in name[:-1]}
     return set(filter(is_private, found))
 
