@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
+from support.forked_programs import run_forked  # noqa: E402
 from support.keras_refusals import fit, on_ipus, refuses  # noqa: E402
 
 import poptorch_emu as poptorch  # noqa: E402
@@ -28,13 +25,7 @@ def _one_ipu():
 
 
 def run_python(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    done = run_forked(["-c", code], environment)
     assert done.returncode != 0
     return done.stderr
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +11,12 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("keras")
 
 from support import tensorflow_programs as programs  # noqa: E402
+from support.forked_programs import PYTORCH, run_forked  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: names", fidelity="exact")
 
-ROOT = Path(__file__).parents[2]
 SESSIONS = "tensorflow.python.client.session"
 
 # Forms that public programs use, and what they must mean.
@@ -69,10 +66,11 @@ assert issubclass(
 
 
 def run(code: str, *, runner: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    known = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
-    inherited = {**known, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, *(("-m", "poptorch_emu") if runner else ()), "-c", code]
-    return subprocess.run(command, env=inherited, capture_output=True, text=True, timeout=300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("KERAS_BACKEND", raising=False)
+        if runner:
+            return run_forked(["-m", "poptorch_emu", "-c", code], environment)
+        return run_forked(["-c", code], environment, loaded=PYTORCH)
 
 
 def check(done: subprocess.CompletedProcess[str]) -> str:
