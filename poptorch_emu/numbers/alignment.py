@@ -9,6 +9,9 @@ from typing import Any
 
 from poptorch_emu.numbers.run import VIEW, Place, Value
 
+# What PyTorch computes on the CPU by another operator: dropout is a product with its mask.
+_WRITTEN_OUT = {"dropout": "mul", "native_dropout_backward": "mul"}
+
 
 def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
     """Returns for values of one run the number of the same value of another.
@@ -62,4 +65,4 @@ def _is_alike(one: Value, two: Value) -> bool:
 
 
 def _token(value: Value) -> Any:
-    return value.kind, value.result, value.shape
+    return _WRITTEN_OUT.get(value.kind, value.kind), value.result, value.shape

@@ -16,6 +16,16 @@ import torch
 _FREXP_OFFSET = 1  # torch.frexp has mantissas in [0.5, 1); exponents here are those of [1, 2).
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Returns whether all numbers of a tensor are finite; their sum tells in one pass if they are.
+
+    A sum that is too large for the type tells nothing.
+    """
+    if not tensor.is_floating_point():
+        return True
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+
+
 @dataclass(frozen=True)
 class TypeRange:
     """What a type of floating-point numbers can hold, in exponents of two.

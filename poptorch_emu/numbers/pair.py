@@ -11,6 +11,7 @@ from torch import fx
 
 from poptorch_emu.ir.graph import Graph, operation_of
 from poptorch_emu.numbers.graph_values import result_number
+from poptorch_emu.numbers.quick import Quick
 from poptorch_emu.numbers.run import Place, Run, Value
 from poptorch_emu.numbers.side import Expectation, Side
 from poptorch_emu.numbers.verdicts import Verdict, judged, same_bits
@@ -68,15 +69,20 @@ class PairAtPlace:
             pair.graph, pair.theirs, their_numbers, theirs, loss_scaling=scaling, others=self.ours
         )
         self._expected: dict[tuple[bool, fx.Node], Expectation | None] = {}
+        self._quick: dict[tuple[bool, fx.Node], Quick | None] = {}
 
     def of_side(self, node: fx.Node, tensor: torch.Tensor, *, is_ours: bool) -> Verdict | None:
         """Returns whether one run's value is what the operation makes of that run's inputs."""
+        if self._is_quickly_explained(node, tensor, is_ours=is_ours):
+            return Verdict.REORDERED
         expected = self._expectation(operation_of(node), is_ours=is_ours)
         return None if expected is None else judged(expected, result_number(node), tensor)
 
     def is_theirs_explained(self, node: fx.Node) -> bool:
         """Returns whether the other run's value is what our operation makes, but for rounding."""
         theirs = self.theirs.own(node)
+        if theirs is not None and self._is_quickly_explained(node, theirs, is_ours=False):
+            return True
         expected = self._expectation(operation_of(node), is_ours=False)
         if theirs is None or expected is None:
             return False
@@ -92,13 +98,15 @@ class PairAtPlace:
         """Drops what was made of an operation whose results are used no more."""
         self.ours.forget(operation)
         self.theirs.forget(operation)
-        self._expected.pop((True, operation), None)
-        self._expected.pop((False, operation), None)
+        for is_ours in (True, False):
+            self._expected.pop((is_ours, operation), None)
+            self._quick.pop((is_ours, operation), None)
 
     def forget_theirs(self) -> None:
         """Drops what was made of the other run's values, since others are known now."""
         self.theirs.forget_all()
         self._expected = {key: value for key, value in self._expected.items() if key[0]}
+        self._quick = {key: value for key, value in self._quick.items() if key[0]}
 
     @contextmanager
     def wide_sums(self) -> Iterator[None]:
@@ -139,6 +147,13 @@ class PairAtPlace:
 
     def _their_value(self, node: fx.Node) -> Value:
         return self.pair.theirs.values[self.their_numbers[node]]
+
+    def _is_quickly_explained(self, node: fx.Node, tensor: torch.Tensor, *, is_ours: bool) -> bool:
+        key = is_ours, operation_of(node)
+        if key not in self._quick:
+            self._quick[key] = (self.ours if is_ours else self.theirs).quick(key[1])
+        quick = self._quick[key]
+        return quick is not None and quick.explains(result_number(node), tensor)
 
     def _expectation(self, operation: fx.Node, *, is_ours: bool) -> Expectation | None:
         key = is_ours, operation

@@ -10,6 +10,7 @@ from torch import fx
 
 from poptorch_emu.ir.graph import operation_of
 from poptorch_emu.numbers.counterparts import alternatives, between, ends_here, is_no_pair
+from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.pair import Pair, PairAtPlace
 from poptorch_emu.numbers.run import Place
 from poptorch_emu.numbers.verdicts import (
@@ -167,13 +168,15 @@ class PlaceWalk:
         """Returns what begins to be not finite in one of both runs alone."""
         if not (ours.is_floating_point() and theirs.is_floating_point()):
             return None
+        if is_finite(ours) and is_finite(theirs):
+            return None
         here, there = ~ours.isfinite(), ~theirs.isfinite()
         if torch.equal(here, there):
             return None
         is_ours = bool((here & ~there).any())
         side = self._both.ours if is_ours else self._both.theirs
         inputs = [side.value(each) for each in operation_of(node).all_input_nodes]
-        begins = all(v is None or bool(v.tensor.isfinite().all()) for v in inputs)
+        begins = all(v is None or is_finite(v.tensor) for v in inputs)
         if not begins:
             return Judgement(Verdict.FOLLOWS)
         whose = "This run" if is_ours else "The other run"

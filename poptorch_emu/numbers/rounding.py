@@ -26,19 +26,19 @@ from poptorch_emu.torch_versions import OpOverload, pytree
 
 Tensors = list[Any]
 
-_PRODUCTS = frozenset({
+PRODUCTS = frozenset({
     "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "outer", "addbmm",
     "convolution", "convolution_backward",
 })  # fmt: skip
 # Of these, what tells by its shape how many terms a sum has; three arguments add to the first one.
-_MATRICES = frozenset({"mm", "addmm", "bmm", "baddbmm"})
-_SUMS = frozenset({
+MATRICES = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+SUMS = frozenset({
     "sum", "mean", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "nansum",
     "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
     "max_pool2d_with_indices_backward", "index_put", "slice_backward", "select_backward",
 })  # fmt: skip
 # Where the result is a choice among numbers that are there already.
-_EXACT = frozenset({
+EXACT = frozenset({
     "relu", "threshold_backward", "embedding", "index", "index_select", "gather", "cat", "stack",
     "where", "max_pool2d_with_indices", "neg", "abs", "clone", "copy", "_to_copy", "masked_fill",
     "constant_pad_nd", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "sign", "full",
@@ -48,7 +48,7 @@ _EXACT = frozenset({
     "triu", "_softmax_backward_mask", "max_pool1d", "argmax", "argmin",
 })  # fmt: skip
 # Functions that PyTorch computes by differences, so that a small result has a large one's error.
-_ACTIVATIONS = frozenset({
+ACTIVATIONS = frozenset({
     "gelu", "gelu_backward", "silu", "silu_backward", "elu", "elu_backward", "mish",
     "mish_backward", "softplus", "softplus_backward", "hardswish", "hardswish_backward",
     "log_sigmoid_forward", "log_sigmoid_backward", "tanh_backward", "sigmoid_backward", "expm1",
@@ -56,7 +56,7 @@ _ACTIVATIONS = frozenset({
 })  # fmt: skip
 
 # Assumed: a function of a mathematical library is off by 4 units of the last place at most.
-_ELEMENTWISE_ROUNDINGS = 8
+ELEMENTWISE_ROUNDINGS = 8
 _NUM_SAMPLES = 3
 _STEP = 2.0**-20
 _HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -164,42 +164,40 @@ class Exact:
 
     def _measured(self) -> tuple[Tensors, int]:
         kind = kind_of(self._target)
-        if kind in _EXACT:
+        if kind in EXACT:
             return [_zeros(each) for each in self.results], 0
-        if kind in _PRODUCTS or kind in _SUMS:
+        if kind in PRODUCTS or kind in SUMS:
             return self._of_sums(kind)
         if torch.Tag.pointwise in self._target.tags:
-            return self._of_elements(kind), _ELEMENTWISE_ROUNDINGS
+            return self._of_elements(kind), ELEMENTWISE_ROUNDINGS
         changes = self._changes(lambda _, value, signs: value * (1 + _STEP * signs))
         pairs = zip(self.results, changes, strict=True)
         scales = [None if e is None else c / _STEP + _magnitude(e) for e, c in pairs]
-        return scales, self._longest()
+        return scales, longest(self._arguments, self.results)
 
     def _of_sums(self, kind: str) -> tuple[Tensors, int]:
-        magnitudes = self._run(_on_floats(torch.abs, self._arguments))
-        if kind in _MATRICES:
-            args, _ = self._arguments
-            is_added_to = len(args) > 2
-            return magnitudes, args[1 if is_added_to else 0].size(-1) + is_added_to + 1
-        counts = self._run(_on_floats(torch.ones_like, self._arguments))
-        largest = [c.abs().max().item() for c in counts if _is_float(c) and c.numel()]
+        magnitudes = self._run(on_floats(torch.abs, self._arguments))
+        if kind in MATRICES:
+            return magnitudes, num_terms_of_matrices(self._arguments[0])
+        counts = self._run(on_floats(torch.ones_like, self._arguments))
+        largest = [c.abs().max().item() for c in counts if is_float(c) and c.numel()]
         if kind == "mean" or "avg_pool" in kind:
-            return magnitudes, self._longest()
+            return magnitudes, longest(self._arguments, self.results)
         return magnitudes, math.ceil(max(largest, default=1.0)) + 1
 
     def _of_elements(self, kind: str) -> Tensors:
         scales = [_magnitude(each) for each in self.results]
         leaves, spec = pytree.tree_flatten(self._arguments)
         for place, leaf in enumerate(leaves):
-            if not _is_float(leaf):
+            if not is_float(leaf):
                 continue
             moved = [*leaves]
             moved[place] = leaf * (1 + _STEP)
             changed = self._run(pytree.tree_unflatten(moved, spec))
             for number, (after, before) in enumerate(zip(changed, self.results, strict=True)):
-                if _is_float(after):
+                if is_float(after):
                     scales[number] = scales[number] + _difference(after, before) / _STEP
-                    if kind in _ACTIVATIONS:
+                    if kind in ACTIVATIONS:
                         scales[number] = scales[number] + leaf.abs().nan_to_num()
         return scales
 
@@ -214,24 +212,31 @@ class Exact:
             moved, number = [], 0
             for leaf in leaves:
                 if isinstance(leaf, torch.Tensor):
-                    if _is_float(leaf):
+                    if is_float(leaf):
                         signs = torch.randint(0, 2, leaf.shape, generator=generator) * 2.0 - 1.0
                         leaf = change(number, leaf, signs.double())
                     number += 1
                 moved.append(leaf)
             for index, after in enumerate(self._run(pytree.tree_unflatten(moved, spec))):
-                if _is_float(after):
+                if is_float(after):
                     difference = _by_row(_difference(after, self.results[index]))
                     changes[index] = torch.maximum(changes[index], difference)
         return changes
 
-    def _longest(self) -> int:
-        """Returns how many terms the longest sum in the operation may have."""
-        tensors = [v for v in pytree.tree_leaves(self._arguments) if isinstance(v, torch.Tensor)]
-        axes = [size for tensor in tensors for size in tensor.shape]
-        read = max((tensor.numel() for tensor in tensors), default=1)
-        made = min((r.numel() for r in self.results if _is_float(r) and r.numel()), default=read)
-        return max(max(axes, default=1), read // made) + _ELEMENTWISE_ROUNDINGS
+
+def num_terms_of_matrices(args: Sequence[Any]) -> int:
+    """Returns how many terms a product of matrices adds up, of which an addend may be one."""
+    is_added_to = len(args) > 2
+    return int(args[1 if is_added_to else 0].size(-1)) + is_added_to + 1
+
+
+def longest(arguments: Any, results: Tensors) -> int:
+    """Returns how many terms the longest sum in an operation may have."""
+    tensors = [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+    axes = [size for tensor in tensors for size in tensor.shape]
+    read = max((tensor.numel() for tensor in tensors), default=1)
+    made = min((r.numel() for r in results if is_float(r) and r.numel()), default=read)
+    return max(max(axes, default=1), read // made) + ELEMENTWISE_ROUNDINGS
 
 
 def widened(arguments: Any) -> Any:
@@ -240,27 +245,29 @@ def widened(arguments: Any) -> Any:
 
 
 def _wide(value: Any) -> Any:
-    if _is_float(value):
+    if is_float(value):
         return value.detach().double()
     if isinstance(value, torch.dtype) and value.is_floating_point:
         return torch.float64
     return value
 
 
-def _is_float(value: Any) -> bool:
+def is_float(value: Any) -> bool:
+    """Returns whether a value is a tensor of floating-point numbers."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _on_floats(function: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
-    return pytree.tree_map(lambda value: function(value) if _is_float(value) else value, values)
+def on_floats(function: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
+    """Returns arguments after a function has changed each tensor of floating-point numbers."""
+    return pytree.tree_map(lambda value: function(value) if is_float(value) else value, values)
 
 
 def _zeros(value: Any) -> Any:
-    return torch.zeros_like(value) if _is_float(value) else None
+    return torch.zeros_like(value) if is_float(value) else None
 
 
 def _magnitude(value: Any) -> Any:
-    return value.abs().nan_to_num() if _is_float(value) else None
+    return value.abs().nan_to_num() if is_float(value) else None
 
 
 def _difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

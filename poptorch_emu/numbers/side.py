@@ -15,9 +15,17 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.ir.evaluate import run_on_host
 from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, source_of
 from poptorch_emu.ir.operator_traits import traits_of
-from poptorch_emu.numbers.graph_values import DROPOUT, given_name, is_drawn, result_number
+from poptorch_emu.numbers.graph_values import (
+    DROPOUT,
+    given_name,
+    is_drawn,
+    is_view,
+    result_number,
+)
+from poptorch_emu.numbers.quick import Quick
 from poptorch_emu.numbers.rounding import Bound, Exact
 from poptorch_emu.numbers.run import FIRST, Place, Run
 from poptorch_emu.torch_versions import OpOverload, pytree
@@ -25,6 +33,12 @@ from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING
 
 aten = torch.ops.aten
 _HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+# What operators raise that cannot compute what they are given.
+_FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+# Results, and how far each element of them may be off.
+_Made = tuple[list[Any], list[Any]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ class Side:
         self._others = others
         self._given = {v.name: number for number, v in enumerate(run.values) if v.name}
         self.has_wide_sums = False
-        self._results: dict[fx.Node, tuple[list[Any], list[Any]] | None] = {}
+        self._results: dict[fx.Node, _Made | None] = {}
 
     def own(self, node: fx.Node) -> torch.Tensor | None:
         """Returns what the run itself has of a node."""
@@ -106,6 +120,31 @@ class Side:
 
     def exact(self, operation: fx.Node) -> Expectation | None:
         """Returns what an operation makes of this run's inputs; `None` if that cannot be said."""
+        call = self._call(operation)
+        if call is None:
+            return None
+        try:
+            exact = Exact(call.target, call.args, call.kwargs)
+        except _FAILURES:
+            return None
+        slack = [(n, off) for n, off in enumerate(call.slack) if off is not None]
+        leaves = pytree.tree_leaves((call.args, call.kwargs))
+        return Expectation(exact, slack, [v.dtype for v in leaves if hasattr(v, "dtype")])
+
+    def quick(self, operation: fx.Node) -> Quick | None:
+        """Returns an operation in float32 on this run's inputs; `None` if one is not its own."""
+        call = self._call(operation)
+        if call is None or any(off is not None for off in call.slack):
+            return None
+        if any(_is_wide(leaf) for leaf in pytree.tree_leaves((call.args, call.kwargs))):
+            return None
+        try:
+            return Quick(call.target, call.args, call.kwargs)
+        except _FAILURES:
+            return None
+
+    def _call(self, operation: fx.Node) -> _Call | None:
+        """Returns an operation with this run's inputs; `None` if one is not known."""
         call = call_of(operation)
         if call is None:
             return None
@@ -116,17 +155,7 @@ class Side:
         if any(node not in known for node in order):
             return None
         args, kwargs = fx.node.map_arg((own_args, own_kwargs), lambda node: known[node].tensor)
-        try:
-            exact = Exact(target, args, kwargs)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-            return None
-        slack = [
-            (number, off)
-            for number, node in enumerate(order)
-            if (off := known[node].slack) is not None
-        ]
-        dtypes = [v.dtype for v in pytree.tree_leaves((args, kwargs)) if hasattr(v, "dtype")]
-        return Expectation(exact, slack, dtypes)
+        return _Call(target, args, kwargs, [known[node].slack for node in order])
 
     def _source(self, node: fx.Node) -> Known | None:
         source = source_of(node)
@@ -140,13 +169,39 @@ class Side:
             return Known(tensor)
         return None if self._others is None else self._others.value(node)
 
-    def _made(self, operation: fx.Node) -> tuple[list[Any], list[Any]] | None:
+    def _made(self, operation: fx.Node) -> _Made | None:
         if operation not in self._results:
-            expected = self.exact(operation)
-            is_wide = self.has_wide_sums
-            made = None if expected is None else expected.made(operation, has_wide_sums=is_wide)
-            self._results[operation] = made
+            self._results[operation] = self._viewed(operation) or self._computed(operation)
         return self._results[operation]
+
+    def _viewed(self, operation: fx.Node) -> _Made | None:
+        """Returns views of what the run has; `None` if an operation has none."""
+        call = self._call(operation) if is_view(operation) else None
+        if call is None or any(off is not None for off in call.slack):
+            return None
+        try:
+            with torch.no_grad():
+                found = run_on_host(call.target, call.args, call.kwargs)
+        except _FAILURES:
+            return None
+        results = list(found) if isinstance(found, (tuple, list)) else [found]
+        return results, [None] * len(results)
+
+    def _computed(self, operation: fx.Node) -> _Made | None:
+        expected = self.exact(operation)
+        if expected is None:
+            return None
+        return expected.made(operation, has_wide_sums=self.has_wide_sums)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An operation with its inputs, and how far each of them may be off."""
+
+    target: OpOverload
+    args: Any
+    kwargs: Any
+    slack: list[torch.Tensor | None]
 
 
 class Expectation:
@@ -176,7 +231,7 @@ class Expectation:
         bound, spread = self._exact.bound(result, dtype, short), self._spread[result]
         return bound if spread is None else Bound(bound.tight + spread, bound.loose + spread)
 
-    def made(self, operation: fx.Node, *, has_wide_sums: bool) -> tuple[list[Any], list[Any]]:
+    def made(self, operation: fx.Node, *, has_wide_sums: bool) -> _Made:
         """Returns the results with how far they may be off, `None` for one that is exact.
 
         Args:
@@ -235,3 +290,8 @@ def _can_be_run(target: OpOverload) -> bool:
     traits = traits_of(target)
     needs_engine = traits.runs_bodies or traits.crosses_replicas
     return not (traits.is_seen_outside or needs_engine or traits.is_foreign)
+
+
+def _is_wide(value: Any) -> bool:
+    """Returns whether a value is a tensor of float64; a scalar makes nothing else wide."""
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.dim() > 0

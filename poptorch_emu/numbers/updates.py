@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,14 +64,21 @@ class UpdateJudge:
         gradients = self._gradients(run, name)
         if tensor is None or gradients is None:
             return None
-        mean, magnitude, count = gradients
-        before = self._before(run, name)
+        mean, before = gradients.mean, self._before(run, name)
 
         def stepped(gradient: torch.Tensor) -> torch.Tensor:
-            return _stepped(self.request, self.start, (name, before, gradient))
+            return _stepped(self.request, self.start, (name, before, gradient)).double()
 
-        exact = stepped(mean)
-        unit, kept = unit_roundoff(torch.float32), before.double()
+        unit, exact = (
+            unit_roundoff(torch.float32),
+            _stepped(self.request, self.start, (name, before, mean)),
+        )
+        # Half of the bound below, and no more than it.
+        least = gamma(_NUM_ROUNDINGS, unit) / 4 * (exact.abs() + before.abs())
+        if bool(((tensor - exact).abs_() <= least).all()):
+            return Verdict.REORDERED
+        exact, kept = exact.double(), before.double()
+        magnitude, count = gradients.magnitude, gradients.num_terms
         own = gamma(_NUM_ROUNDINGS, unit) * ((exact - kept).abs() + kept.abs())
         own = own + unit_roundoff(tensor.dtype) * exact.abs() + underflow(tensor.dtype)
         off = (tensor.double() - exact).abs()
@@ -87,24 +94,45 @@ class UpdateJudge:
         is_near = bool((off <= own + _spread(stepped, mean, loose)).all())
         return Verdict.LESS_PRECISION if is_near else Verdict.DIFFERENT
 
-    def _gradients(self, run: Run, name: str) -> tuple[torch.Tensor, torch.Tensor, int] | None:
-        """Returns the reduced gradient, that of the magnitudes, and how many terms they have."""
+    def _gradients(self, run: Run, name: str) -> _Reduced | None:
+        """Returns the gradient of a weight in a run; `None` where the run does not have all."""
         number = next((i for i, v in enumerate(run.values) if v.name == gradient_name(name)), None)
         if number is None:
             return None
         found = [run.read(number, place) for place in run.places]
-        terms = [tensor.double() for tensor in found if tensor is not None]
+        terms = [tensor for tensor in found if tensor is not None]
         if len(terms) != len(run.places):
             return None
-        divisor = _divisor(self.request, len(terms))
-        total = torch.stack(terms)
-        return total.sum(0) / divisor, total.abs().sum(0) / divisor, len(terms) + 2
+        return _Reduced(terms, _divisor(self.request, len(terms)))
 
     def _before(self, run: Run, name: str) -> torch.Tensor:
         """Returns the weight with which a run began."""
         number = next((i for i, v in enumerate(run.values) if v.name == name), None)
         weight = None if number is None else run.read(number, FIRST)
         return self.start.weights[name].detach() if weight is None else weight
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """A gradient that is added up over all places, and divided."""
+
+    terms: Sequence[torch.Tensor]
+    divisor: float
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The gradient."""
+        return _sum(self.terms) / self.divisor
+
+    @property
+    def magnitude(self) -> torch.Tensor:
+        """That of the magnitudes of all terms."""
+        return _sum([term.abs() for term in self.terms]) / self.divisor
+
+    @property
+    def num_terms(self) -> int:
+        """How many roundings it has."""
+        return len(self.terms) + 2
 
 
 def lost_updates(
@@ -130,6 +158,12 @@ def lost_updates(
         count = int(is_changed.sum())
         found[name] = int(is_lost.sum()) / count if count else 0.0
     return found
+
+
+def _sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return (
+        terms[0].double() if len(terms) == 1 else torch.stack([*terms]).sum(0, dtype=torch.float64)
+    )
 
 
 def _divisor(request: Request, num_places: int) -> float:
@@ -158,7 +192,7 @@ def _stepped(
         )
     with torch.no_grad():
         new, _ = update(optimizer, group, weight, gradient.float(), state, hypers)
-    return new.double()
+    return new
 
 
 def _spread(

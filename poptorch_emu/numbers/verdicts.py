@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import torch
 
+from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.run import Direction, Place, Value
 from poptorch_emu.numbers.side import Expectation
 
@@ -168,14 +169,15 @@ def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
         ours, theirs = ours.double(), theirs.double()
     if torch.equal(ours, theirs):
         return True
-    if not ours.is_floating_point():
+    if not ours.is_floating_point() or is_finite(ours):
         return False
     return bool(((ours == theirs) | (ours.isnan() & theirs.isnan())).all())
 
 
 def relative_distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """Returns the largest difference of two values, relative to the largest magnitude of both."""
-    one, two = ours.detach().double(), theirs.detach().double()
+    wide = torch.promote_types(torch.promote_types(ours.dtype, theirs.dtype), torch.float32)
+    one, two = ours.detach().to(wide), theirs.detach().to(wide)
     largest = (one - two).abs_().max().item() if one.numel() else 0.0
     scale = max((_largest(each) for each in (one, two) if each.numel()), default=0.0)
     if math.isfinite(largest) and math.isfinite(scale):

@@ -25,6 +25,7 @@ from poptorch_emu.numbers.verdicts import (
     NumbersComparison,
     Verdict,
     given_apart,
+    relative_distance,
     same_bits,
     sample,
 )
@@ -123,6 +124,7 @@ class Walk:
                 self.note(number, Verdict.EQUAL, 0.0)
                 continue
             found = judge(number, other) or given_apart(ours, theirs)
-            shown = sample(ours, theirs)
-            self.note(number, found.verdict, shown.relative)
-            self.keep(Difference(value, FIRST, found.verdict, shown, found.reason))
+            self.note(number, found.verdict, relative_distance(ours, theirs))
+            if self.is_first(found.verdict):
+                shown = sample(ours, theirs)
+                self.keep(Difference(value, FIRST, found.verdict, shown, found.reason))

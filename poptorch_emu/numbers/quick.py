@@ -1,0 +1,146 @@
+"""An operation computed once in float32: most values need no more to be known as rounding alone.
+
+What is found here is within the bound of `rounding` from the exact result: magnitudes are no larger
+than those there, and half of the bound is left to the error of PyTorch's own result. (Assumed: it
+adds up in several parts, and is far nearer.) What is not found here is not known to be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from poptorch_emu.ir.evaluate import run_on_host
+from poptorch_emu.numbers.graph_values import kind_of
+from poptorch_emu.numbers.magnitudes import is_finite
+from poptorch_emu.numbers.rounding import (
+    ACTIVATIONS,
+    ELEMENTWISE_ROUNDINGS,
+    EXACT,
+    MATRICES,
+    PRODUCTS,
+    SUMS,
+    gamma,
+    is_float,
+    longest,
+    num_terms_of_matrices,
+    on_floats,
+    unit_roundoff,
+)
+from poptorch_emu.torch_versions import OpOverload, pytree
+
+_SHORT = (torch.float16, torch.bfloat16)
+_UNIT = unit_roundoff(torch.float32)
+# How many terms of a product of matrices stand for all of them.
+_NUM_TERMS_READ = 32
+# Relative changes of arguments that float32 shows to two digits.
+_STEP = 2.0**-10
+
+
+class Quick:
+    """An operation in float32."""
+
+    def __init__(self, target: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Runs the operation.
+
+        Args:
+            target: of a graph.
+            args: with tensors of any type but float64.
+            kwargs: likewise.
+
+        Raises:
+            Exception: what PyTorch raises, where there is no such operation in float32.
+        """
+        self._target, self._kind = target, kind_of(target)
+        self._arguments = pytree.tree_map(_in_float32, (tuple(args), dict(kwargs)))
+        self._results = self._run(self._arguments)
+        self._moved: list[Any] | None = None
+
+    def explains(self, result: int, tensor: torch.Tensor) -> bool:
+        """Returns whether a value is the result but for rounding; false if that is not sure."""
+        made = self._results[result]
+        if made is None or made.shape != tensor.shape:
+            return False
+        if not tensor.is_floating_point():
+            return torch.equal(made, tensor.to(made.dtype))
+        if torch.equal(made, tensor):
+            return is_finite(tensor)
+        if tensor.dtype is torch.float64 or self._kind in EXACT:
+            return False
+        off, size = (tensor - made).abs_(), made.abs()
+        # A result of a short type is rounded once more.
+        last = unit_roundoff(tensor.dtype) * (1 - 2.0**-8) if tensor.dtype in _SHORT else 0.0
+        factor = gamma(self._num_terms(), _UNIT) / 2
+        if bool((off <= (factor + last) * size).all()):
+            return True
+        return any(
+            bool((off <= factor * more + last * size).all()) for more in self._magnitudes(result)
+        )
+
+    def _run(self, arguments: Any) -> list[Any]:
+        args, kwargs = arguments
+        with torch.no_grad():
+            result = run_on_host(self._target, args, kwargs)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    def _num_terms(self) -> int:
+        if self._kind in MATRICES:
+            return num_terms_of_matrices(self._arguments[0])
+        if self._kind == "sum":
+            read: torch.Tensor = self._arguments[0][0]
+            return int(max(1, read.numel() // max(1, self._results[0].numel())))
+        is_mean = self._kind == "mean" or "avg_pool" in self._kind
+        if self._kind in PRODUCTS or (self._kind in SUMS and not is_mean):
+            counts = self._run(on_floats(torch.ones_like, self._arguments))
+            largest = [c.abs().max().item() for c in counts if is_float(c) and c.numel()]
+            return int(max(largest, default=1.0))
+        if torch.Tag.pointwise in self._target.tags:
+            return ELEMENTWISE_ROUNDINGS
+        return longest(self._arguments, self._results)
+
+    def _magnitudes(self, result: int) -> Iterator[torch.Tensor]:
+        """Yields what is no more than the magnitudes of all terms together, the cheapest first."""
+        args, kwargs = self._arguments
+        if self._kind in MATRICES and len(args) < 4 and not kwargs:
+            left, right = args[-2:]
+            every = max(1, left.size(-1) // _NUM_TERMS_READ)
+            yield torch.matmul(left[..., ::every].abs(), right[..., ::every, :].abs())
+        if self._kind in PRODUCTS or self._kind in SUMS:
+            yield self._run(on_floats(torch.abs, self._arguments))[result].abs()
+            return
+        size: torch.Tensor = self._results[result].abs()
+        if torch.Tag.pointwise not in self._target.tags:
+            yield size + self._changes()[result]
+        elif self._kind in ACTIVATIONS:
+            leaves = filter(is_float, pytree.tree_leaves((args, kwargs)))
+            yield size + sum(leaf.abs() for leaf in leaves)
+
+    def _changes(self) -> list[Any]:
+        """Returns what a relative change of the arguments does to each row of the results."""
+        if self._moved is None:
+            generator = torch.Generator().manual_seed(0)
+
+            def moved(value: Any) -> Any:
+                if not is_float(value):
+                    return value
+                signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8)
+                return value * (1 + _STEP * (signs * 2 - 1))
+
+            after = self._run(pytree.tree_map(moved, self._arguments))
+            self._moved = [
+                None if made is None else _by_row((new - made).abs_() / _STEP)
+                for new, made in zip(after, self._results, strict=True)
+            ]
+        return self._moved
+
+
+def _in_float32(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _SHORT:
+        return value.float()
+    return torch.float32 if isinstance(value, torch.dtype) and value in _SHORT else value
+
+
+def _by_row(value: torch.Tensor) -> torch.Tensor:
+    return value.amax(-1, keepdim=True) if value.dim() and value.numel() else value
