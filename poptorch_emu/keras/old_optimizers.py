@@ -46,6 +46,13 @@ def install() -> None:
     scaling.__init__ = _with_scaling_arguments(scaling.__init__)
 
 
+def with_loss_scale(optimizer: Any, loss_scale: float | str = "dynamic") -> Any:
+    """Returns what `mixed_precision.experimental.LossScaleOptimizer` did."""
+    kind: Any = keras.optimizers.LossScaleOptimizer
+    is_dynamic = loss_scale == "dynamic"
+    return kind(optimizer, is_dynamic, None if is_dynamic else float(loss_scale))
+
+
 def is_unscaled_by_program(optimizer: Any) -> bool:
     """Returns whether the program itself divides gradients of a loss that it has scaled."""
     return settings_of(optimizer).is_unscaled_by_program

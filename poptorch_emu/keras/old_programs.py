@@ -82,6 +82,7 @@ def _experimental_layers() -> ModuleType:
 def _experimental_policies() -> ModuleType:
     module = ModuleType("keras.mixed_precision.experimental")
     vars(module).update(
+        LossScaleOptimizer=old_optimizers.with_loss_scale,
         Policy=keras.mixed_precision.Policy,
         global_policy=keras.mixed_precision.global_policy,
         set_policy=keras.mixed_precision.set_global_policy,

@@ -97,6 +97,9 @@ def test_optimizer_by_the_arguments_of_keras_2_then_is_what_they_mean() -> None:
     changing = kind(keras.optimizers.SGD(RATE), True, None, 100)
     assert changing.initial_scale == 2.0**15 and changing.dynamic_growth_steps == 100
     assert kind(keras.optimizers.SGD(RATE), 512.0).initial_scale == 512
+    of_2020 = keras.mixed_precision.experimental.LossScaleOptimizer
+    assert of_2020(keras.optimizers.SGD(RATE), 64).loss_scale == 64
+    assert type(of_2020(keras.optimizers.SGD(RATE), "dynamic")) is kind
     for missing in (keras.optimizers.SGD(RATE), changing):
         with pytest.raises(AttributeError, match="no attribute 'loss_scale'"):
             missing.loss_scale  # noqa: B018
