@@ -229,6 +229,9 @@ def _number(value: Any) -> Any:
 class _HostAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses to tell what a value of the device is; it may be another one in the next run."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -140,7 +140,7 @@ class FunctionProgram(DeviceUser):
             inputs = self._inputs(first, elements, tensors)
             self._prepare(inputs)
             return self._executor._stream(
-                tuple(inputs), {}, max_unread=self._per_call, are_kept=True
+                tuple(inputs), {}, max_unread=self._per_call + 1, are_kept=True
             )
         except BaseException:
             for infeed, each in elements.items():
