@@ -21,6 +21,11 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 # is busy with something else, very much more.
 torch.set_num_threads(1)
 
+# Each seed would be noted for devices that are not there, with the stack of its caller.
+for _device in (torch.cuda, torch.xpu, torch.mtia):
+    if not _device.is_available():
+        _device.manual_seed_all = lambda seed: None
+
 # How long an example takes says nothing about what it shows.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -55,8 +60,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    # That of the host alone: for devices that are not there PyTorch notes the stack of the caller.
-    torch.default_generator.manual_seed(20)
+    torch.manual_seed(20)
 
 
 @pytest.fixture(autouse=True)

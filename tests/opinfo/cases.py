@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from opinfo.exceptions import WITHOUT_OUT
-from torch.testing._internal.common_methods_invocations import op_db
+from support.operator_database import op_db
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils import _pytree as pytree

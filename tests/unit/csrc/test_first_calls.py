@@ -6,8 +6,7 @@ about every second time.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from support.forked_programs import PYTORCH, run_forked
 
 NUM_PROCESSES = 400
 
@@ -46,11 +45,5 @@ print(wrong)
 
 
 def test_first_results_of_several_threads_are_exact() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    done = run_forked(["-c", SCRIPT], loaded=PYTORCH)
     assert done.stdout.split()[-1] == "0"
