@@ -70,9 +70,11 @@ def _take_over(waiting: selectors.BaseSelector, files: list[int]) -> None:
     for file in files:
         os.close(file)
     for key in waiting.get_map().values():
+        if isinstance(key.fileobj, socket.socket):
+            key.fileobj.close()
+            continue
         os.close(key.fd)
-        if key.data is not None:
-            os.close(key.data[1])
+        os.close(key.data[1])
 
 
 def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
