@@ -10,10 +10,10 @@ from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.numbers.numerics import (
     HALF_TYPES,
     Numerics,
-    NumericsWalk,
     UpdateNumbers,
     found_numerics,
 )
+from poptorch_emu.numbers.numerics_walk import NumericsWalk
 from poptorch_emu.numbers.observed_window import ObservedWindow
 from poptorch_emu.numbers.updates import difficulty, lost_updates
 from poptorch_emu.report.numerics_report import NumericsReport

@@ -6,18 +6,12 @@ how small it was.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
-from torch import fx
 
-from poptorch_emu.ir.graph import SinkKind, operation_of, record_of
-from poptorch_emu.ir.record import Phase
-from poptorch_emu.numbers.engine_run import ObservedGraph
-from poptorch_emu.numbers.graph_values import is_drawn
 from poptorch_emu.numbers.magnitudes import (
     Magnitudes,
     ScaleLoss,
@@ -25,8 +19,7 @@ from poptorch_emu.numbers.magnitudes import (
     best_scale,
     scale_losses,
 )
-from poptorch_emu.numbers.run import FIRST, Direction, Place, Run, Value
-from poptorch_emu.numbers.shadow import Shadow
+from poptorch_emu.numbers.run import Direction, Value
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
@@ -161,165 +154,9 @@ class Numerics:
         return each.error is not None and each.error > 16 * max(each.input_error, unit / 2)
 
 
-@dataclass
-class _Sums:
-    """What is added up of one value over all places."""
-
-    magnitudes: list[Magnitudes]
-    at_one: list[Magnitudes] = field(default_factory=list)
-    off: float = 0.0
-    size: float = 0.0
-    has_shadow: bool = True
-
-
-class NumericsWalk:
-    """Walks through a run beside its shadow.
-
-    Attributes:
-        gradients: sums of the shadow's gradients over all places, of the weights that were named.
-    """
-
-    def __init__(
-        self,
-        observed: ObservedGraph,
-        run: Run,
-        loss_scaling: float,
-        wanted: Iterable[str] = (),
-        on_step: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Takes a run.
-
-        Args:
-            observed: what it was made of.
-            run: has the values.
-            loss_scaling: that it had.
-            wanted: names of the weights whose gradients are added up.
-            on_step: called after each value of each place.
-        """
-        self._observed, self._run, self._on_step = observed, run, on_step
-        self._loss_scaling = loss_scaling
-        self._scaled = _scaled(observed)
-        self._sums: dict[int, _Sums] = {}
-        names = frozenset(wanted)
-        self._wanted = {
-            node: sink.name
-            for sink, node in observed.graph.results
-            if sink.kind is SinkKind.GRADIENT and sink.name in names
-        }
-        self.gradients: dict[str, torch.Tensor] = {}
-        for place in run.places:
-            self._walk(place)
-
-    def _walk(self, place: Place) -> None:
-        numbers, run = self._observed.numbers, self._run
-        shadow = Shadow(self._observed.graph, run, numbers, place, self._loss_scaling)
-        for node, wide in shadow.values():
-            if node in numbers:
-                own = run.read(numbers[node], place)
-                if own is not None:
-                    is_given = node.op == "placeholder" or is_drawn(node)
-                    self._add(node, own, own.double() if is_given else wide)
-                self._on_step()
-            if node in self._wanted:
-                self._add_gradient(node, place, wide)
-
-    def _add(self, node: fx.Node, own: torch.Tensor, wide: torch.Tensor | None) -> None:
-        if not own.is_floating_point():
-            return
-        sums = self._sums.setdefault(self._observed.numbers[node], _Sums([]))
-        sums.has_shadow = sums.has_shadow and wide is not None
-        exact = own.double() if wide is None else wide
-        sums.magnitudes.append(Magnitudes.of(exact))
-        if node in self._scaled:
-            is_one = self._loss_scaling in (0.0, 1.0)
-            unscaled = None if is_one else Magnitudes.of(exact / self._loss_scaling)
-            sums.at_one.append(unscaled or sums.magnitudes[-1])
-        is_finite = exact.isfinite()
-        off = (own.double() - exact)[is_finite].square().sum().item()
-        sums.off += math.inf if math.isnan(off) else off
-        sums.size += exact[is_finite].square().sum().item()
-
-    def _add_gradient(self, node: fx.Node, place: Place, wide: torch.Tensor | None) -> None:
-        name, numbers = self._wanted[node], self._observed.numbers
-        value = self._run.read(numbers[node], place) if wide is None else wide
-        if value is not None:
-            total = self.gradients.get(name)
-            self.gradients[name] = value.float() if total is None else total.add_(value)
-
-    def operations(self) -> Iterator[OperationNumbers]:
-        """Yields what is known of each value; shares are those of its own type."""
-        yield from self._of_window(Direction.GIVEN)
-        errors: dict[int, float] = {}
-        for node, number in self._observed.numbers.items():
-            if number in self._sums:
-                sums = self._sums[number]
-                read = _inputs(node, self._observed.numbers)
-                before = max((errors.get(each, 0.0) for each in read), default=0.0)
-                found = _row(self._run.values[number], sums, before)
-                errors[number] = found.error or 0.0
-                yield found
-        yield from self._of_window(Direction.UPDATE)
-
-    def _of_window(self, direction: Direction) -> Iterator[OperationNumbers]:
-        """Yields what is there once a window."""
-        observed = set(self._observed.numbers.values())
-        for number, value in enumerate(self._run.values):
-            if number in observed or value.direction is not direction:
-                continue
-            tensor = self._run.read(number, FIRST)
-            if tensor is not None and tensor.is_floating_point():
-                # What is given is exact, and an update has no shadow.
-                has_shadow = direction is Direction.GIVEN
-                sums = _Sums([Magnitudes.of(tensor)], has_shadow=has_shadow)
-                yield _row(value, sums, 0.0)
-
-
-def _row(value: Value, sums: _Sums, before: float) -> OperationNumbers:
-    magnitudes = Magnitudes.together(sums.magnitudes)
-    shares = _shares(magnitudes, TypeRange.of(value.dtype))
-    at_one = Magnitudes.together(sums.at_one) if sums.at_one else None
-    return OperationNumbers(value, magnitudes, *shares, _error(sums), before, at_one)
-
-
-def _shares(magnitudes: Magnitudes, of: TypeRange) -> tuple[float, float, float]:
+def shares(magnitudes: Magnitudes, of: TypeRange) -> tuple[float, float, float]:
+    """Returns which shares of numbers overflow, become zero and lose digits in a type."""
     return magnitudes.overflow(of), magnitudes.flushed(of), magnitudes.subnormal(of)
-
-
-def _error(sums: _Sums) -> float | None:
-    if not sums.has_shadow:
-        return None
-    if not sums.size:
-        return math.inf if sums.off else 0.0
-    return math.sqrt(sums.off / sums.size)
-
-
-def _scaled(observed: ObservedGraph) -> set[fx.Node]:
-    """Returns the values of backward that are proportional to the first gradient.
-
-    Back-propagation starts with it: it is the first operation of backward.
-    """
-    found: set[fx.Node] = set()
-    for node in observed.graph.fx.nodes:
-        if node.op == "call_function" and record_of(operation_of(node)).phase is Phase.BACKWARD:
-            if not found or any(each in found for each in node.all_input_nodes):
-                found.add(node)
-    return found
-
-
-def _inputs(node: fx.Node, numbers: Mapping[fx.Node, int]) -> list[int]:
-    """Returns the numbers of what an operation reads, through what was not seen."""
-    found, pending = list[int](), [*operation_of(node).all_input_nodes]
-    seen = set[fx.Node]()
-    while pending:
-        each = pending.pop()
-        if each in seen:
-            continue
-        seen.add(each)
-        if each in numbers:
-            found.append(numbers[each])
-        elif each.op == "call_function":
-            pending += each.all_input_nodes
-    return found
 
 
 def found_numerics(
@@ -365,5 +202,5 @@ def found_numerics(
 
 
 def _as_if(row: OperationNumbers, of: TypeRange) -> OperationNumbers:
-    overflow, flushed, subnormal = _shares(row.magnitudes, of)
+    overflow, flushed, subnormal = shares(row.magnitudes, of)
     return replace(row, overflow=overflow, flushed=flushed, subnormal=subnormal)
