@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from support import keras_models as models  # noqa: E402
 from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu.keras import ipu  # noqa: E402
+from poptorch_emu.keras.loops import function_program  # noqa: E402
 from poptorch_emu.keras.loops.safe_data_sets import can_be_bundled  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: IPUStrategy.run", fidelity="exact")
@@ -96,3 +99,20 @@ def test_elements_of_several_kinds_then_arrive_whole_and_in_order() -> None:
     found = queue.dequeue()
     np.testing.assert_array_equal(found["rows"].numpy(), rows.astype(np.float32))
     np.testing.assert_array_equal(found["flag"].numpy(), flags)
+
+
+def test_call_when_its_reader_is_in_no_hurry_then_ends_without_it(monkeypatch) -> None:
+    patience_seconds = 60
+    monkeypatch.setattr(function_program, "_LINGER_SECONDS", patience_seconds)
+    strategy = programs.strategy()
+    with strategy.scope():
+        iterator = iter(programs.dataset())
+        train = programs.step(models.mlp(), keras.optimizers.SGD(0.01))
+
+        def loop():
+            for _ in range(4):
+                train(*next(iterator))
+
+        start = time.monotonic()
+        strategy.run(loop)
+    assert time.monotonic() - start < patience_seconds

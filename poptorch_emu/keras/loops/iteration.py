@@ -44,7 +44,7 @@ class Iteration(Capture):
         self._states = states
         remaining = iter(tensors)
         self._elements = [
-            infeed.packed([next(remaining).reshape(shape) for shape in infeed.shapes])
+            infeed.packed([_of_shape(next(remaining), shape) for shape in infeed.shapes])
             for infeed in discovered.body.reads
         ]
         self._elements.reverse()
@@ -58,7 +58,7 @@ class Iteration(Capture):
     def with_own_tensors(self, arguments: Any) -> Any:
         """Returns arguments with the tensors of the device in place of the host's."""
         host = [leaf for leaf in keras.tree.flatten(arguments) if isinstance(leaf, torch.Tensor)]
-        own = [next(self._arguments).reshape(leaf.shape) for leaf in host]
+        own = [_of_shape(next(self._arguments), leaf.shape) for leaf in host]
         return with_leaves(arguments, own, lambda leaf: isinstance(leaf, torch.Tensor))
 
     def element(self, infeed: Any) -> Any:
@@ -110,6 +110,11 @@ class Iteration(Capture):
                 state = next(states)
                 with torch.no_grad():
                     state.copy_(_as_tensor(leaf, state).detach())
+
+
+def _of_shape(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor in a shape; where it has that, the device is spared an operation."""
+    return tensor if tuple(tensor.shape) == tuple(shape) else tensor.reshape(shape)
 
 
 def _as_tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
