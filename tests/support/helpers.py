@@ -80,7 +80,7 @@ def assert_same_training(
     make_batch: Callable[[int], Batch],
     setting: Setting,
     *,
-    num_updates: int = 20,
+    num_updates: int = 10,
     rows: int = 2,
     make_optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     max_grad_norm: float = math.inf,
