@@ -89,7 +89,7 @@ class Magnitudes:
             return cls({}, num_zero, num_nonfinite)
         exponents = torch.frexp(known)[1] - _FREXP_OFFSET
         least = int(exponents.min())
-        found = torch.bincount((exponents - least).long()).tolist()
+        found = torch.bincount((exponents - least).to(torch.int64)).tolist()
         counts = {least + step: count for step, count in enumerate(found) if count}
         return cls(counts, num_zero, num_nonfinite, known.min().item(), known.max().item())
 

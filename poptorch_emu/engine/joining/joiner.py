@@ -287,7 +287,13 @@ class _Joiner:
         if place.outer == 1:
             args = (whole, place.dim, piece * size, (piece + 1) * size)
             like = joined.narrow(place.dim, piece * size, size)
-            return self._emit(node, aten.slice.Tensor, args, {}, like, port)
+            part = self._emit(node, aten.slice.Tensor, args, {}, like, port)
+            if like.is_contiguous() or not value.is_contiguous():
+                return part
+            # Some kernels look at no strides of what is contiguous in one micro-batch: the gradient
+            # of a layer norm reads means so.
+            layout = {"memory_format": torch.contiguous_format}
+            return self._emit(node, aten.clone.default, (part,), layout, value, port)
         outer, inner = place.split(value.shape)
         before, after = value.shape[: place.dim], value.shape[place.dim + 1 :]
         split = [*before, outer, self._count, inner, *after]

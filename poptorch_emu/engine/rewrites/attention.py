@@ -61,10 +61,9 @@ class _Part:
     @staticmethod
     def of(select: fx.Node) -> _Part | None:
         """Returns what a user reads of a copy, if it is a part that only attention reads."""
-        value = select.meta["val"]
-        if select.target is not aten.select.int or value.numel() == 0:
+        if select.target is not aten.select.int or select.meta["val"].numel() == 0:
             return None
-        found: Arrangement | None = Arrangement.of(value.shape)
+        found: Arrangement | None = Arrangement.of(select.meta["val"].shape)
         node = select
         while len(node.users) == 1 and found is not None:
             (user,) = node.users

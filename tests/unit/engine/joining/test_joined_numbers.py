@@ -217,6 +217,17 @@ def test_part_of_a_model_when_joined_then_has_the_numbers_of_pytorch(monkeypatch
     assert_like_plain(monkeypatch, Model([part, "linear"], "mean"), setting, 2)
 
 
+@pytest.mark.parametrize("norm", ["layer norm", "wide layer norm", "group norm", "instance norm"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_norm_when_pieces_lie_apart_in_rows_then_its_gradient_reads_its_own_means(
+    monkeypatch, norm, count
+) -> None:
+    """Behind the LSTM micro-batches lie side by side; the norm's gradient is done one by one."""
+    torch.manual_seed(3)
+    model = Model(["product over rows", norm, "lstm"], "mean")
+    assert_like_plain(monkeypatch, model, Setting("sharded", accumulation=4), count)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_when_joined_then_is_that_of_each_micro_batch(monkeypatch, loss) -> None:
     setting = Setting("sharded", accumulation=4)

@@ -120,3 +120,22 @@ def test_copy_when_somebody_else_reads_it_then_stays(is_read: bool, dim: int) ->
     is_copied = COPY in text[: text.index(ATTENTION)]
     assert is_copied == is_read
     assert_close(actual, expected)
+
+
+class Cut(nn.Module):
+    """A dense copy of some columns, which is the result or goes to an operation of three results."""
+
+    def __init__(self, is_normed: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(3) if is_normed else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm((2 * x)[:, :3].contiguous())
+
+
+@pytest.mark.parametrize("is_normed", [False, True])
+def test_copy_when_no_attention_reads_it_then_stays(is_normed: bool) -> None:
+    x = torch.randn(4, 5)
+    inference = poptorch.inferenceModel(Cut(is_normed))
+    torch.testing.assert_close(inference(x), Cut(is_normed)(x))
+    assert COPY in str(inference._executable.program)
