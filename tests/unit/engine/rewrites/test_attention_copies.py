@@ -123,7 +123,7 @@ def test_copy_when_somebody_else_reads_it_then_stays(is_read: bool, dim: int) ->
 
 
 class Cut(nn.Module):
-    """A dense copy of some columns, which is the result or goes to an operation of three results."""
+    """A dense copy of some columns: the result, or what an operation of three results reads."""
 
     def __init__(self, is_normed: bool) -> None:
         super().__init__()
