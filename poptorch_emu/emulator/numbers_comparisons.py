@@ -23,11 +23,12 @@ from poptorch_emu.numbers import nonfinite
 from poptorch_emu.numbers.alignment import aligned
 from poptorch_emu.numbers.eager_run import EagerRequest, Step, run_eager
 from poptorch_emu.numbers.engine_run import Start, written_buffers
+from poptorch_emu.numbers.kept_run import KeptRun
 from poptorch_emu.numbers.module_outputs import ModuleOutputs
 from poptorch_emu.numbers.observed_window import ObservedWindow
 from poptorch_emu.numbers.pair import Pair
-from poptorch_emu.numbers.run import Place, Run
-from poptorch_emu.numbers.run_file import RunWriter, StoredRun, opened
+from poptorch_emu.numbers.run import Place, Run, Sink
+from poptorch_emu.numbers.run_file import RunWriter, opened
 from poptorch_emu.numbers.updates import UpdateJudge, note_of
 from poptorch_emu.numbers.walk import Walk
 from poptorch_emu.options import Options
@@ -180,29 +181,26 @@ def _other(
     if isinstance(against, Mapping):
         return ModuleOutputs(against, observed.graph, observed.run), []
     seed, notes = observed.start.seed, list[str]()
-    path = observed.folder / "theirs"
-    with RunWriter(path) as writer:
-        if isinstance(against, Options):
-            title = "other options"
-            write_run(asked.model, asked.window(against), observed.start, writer)
-        elif isinstance(against, PoplarExecutor):
-            title, other = "the other model", replace(asked, model=against)
-            write_run(against, other.window(), other.start(seed), writer)
-        elif against is None or against in _SHADOWS:
-            title = "plain PyTorch" if against is None else f"plain PyTorch in {against}"
-            notes = _run_eager(observed, against, writer)
-        else:
-            raise TypeError(
-                f"against is of type {type(against).__name__}; give None, torch.float32, "
-                "torch.float64, Options, a wrapped model, the path of a recorded run, or a "
-                "dictionary of modules' outputs."
-            )
-    return stack.enter_context(opened(path, title)), notes
+    if isinstance(against, Options):
+        run = stack.enter_context(KeptRun("other options"))
+        write_run(asked.model, asked.window(against), observed.start, run)
+    elif isinstance(against, PoplarExecutor):
+        run, other = stack.enter_context(KeptRun("the other model")), replace(asked, model=against)
+        write_run(against, other.window(), other.start(seed), run)
+    elif against is None or against in _SHADOWS:
+        title = "plain PyTorch" if against is None else f"plain PyTorch in {against}"
+        run = stack.enter_context(KeptRun(title))
+        notes = _run_eager(observed, against, run)
+    else:
+        raise TypeError(
+            f"against is of type {type(against).__name__}; give None, torch.float32, "
+            "torch.float64, Options, a wrapped model, the path of a recorded run, or a "
+            "dictionary of modules' outputs."
+        )
+    return run, notes
 
 
-def _run_eager(
-    observed: ObservedWindow, shadow: torch.dtype | None, writer: RunWriter
-) -> list[str]:
+def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink) -> list[str]:
     """Runs the window in plain PyTorch; returns what is not done.
 
     Raises:
@@ -225,7 +223,7 @@ def _run_eager(
         step,
         shadow,
     )
-    run_eager(asked, writer, observed.progress)
+    run_eager(asked, sink, observed.progress)
     if any(node.target is FOR_LOOP for node in observed.graph.graph.operations):
         notes.append(
             "Outside a wrapped model poptorch.for_loop runs its body once, as in PopTorch: plain "
@@ -234,7 +232,7 @@ def _run_eager(
     return notes
 
 
-def _drawn(run: StoredRun, place: Place) -> Iterator[torch.Tensor]:
+def _drawn(run: Run, place: Place) -> Iterator[torch.Tensor]:
     """Yields what random numbers made at a place, in the order of forward."""
     for number, value in enumerate(run.values):
         tensor = run.read(number, place) if value.is_random else None

@@ -16,8 +16,7 @@ from poptorch_emu.executor.executor_contents import (
 )
 from poptorch_emu.numbers.engine_run import ObservedGraph, Start, one_window, run_engine
 from poptorch_emu.numbers.observed_window import ObservedWindow, observed_window
-from poptorch_emu.numbers.run import Progress
-from poptorch_emu.numbers.run_file import RunWriter
+from poptorch_emu.numbers.run import Progress, Sink
 from poptorch_emu.numbers.updates import start_weights
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.progress import counting
@@ -51,11 +50,9 @@ def observed_run(asked: Asked) -> AbstractContextManager[ObservedWindow]:
     return observed_window(request, start, observed_program(asked.model), _progress(request))
 
 
-def write_run(
-    model: PoplarExecutor, request: Request, start: Start, writer: RunWriter
-) -> ObservedGraph:
+def write_run(model: PoplarExecutor, request: Request, start: Start, sink: Sink) -> ObservedGraph:
     """Runs a window and writes all its values; errors are those of `observed_run`."""
-    return run_engine(request, start, observed_program(model), writer, _progress(request))
+    return run_engine(request, start, observed_program(model), sink, _progress(request))
 
 
 def _progress(request: Request) -> Progress:
