@@ -173,9 +173,12 @@ def test_extra_when_it_is_not_installed_then_is_missed_by_who_imports_it_alone(n
 
 
 @pytest.mark.parametrize("use", ["Session()", "InteractiveSession()", "disable_v2_behavior()"])
-def test_program_of_tensorflow_1_then_the_way_out_is_said(use: str) -> None:
+@pytest.mark.parametrize("is_imported", [False, True], ids=["named", "imported"])
+def test_program_of_tensorflow_1_then_the_way_out_is_said(is_imported: bool, use: str) -> None:
+    """The module that is imported may be another one than the attribute of TensorFlow."""
     programs.strategy()
+    old = importlib.import_module("tensorflow.compat.v1") if is_imported else tf.compat.v1
     with pytest.raises(Error, match="is of TensorFlow 1.*IPUStrategy.run or fit"):
-        eval(f"tf.compat.v1.{use}")
+        eval(f"old.{use}")
     assert tf.executing_eagerly()
-    assert issubclass(tf.compat.v1.Session, importlib.import_module(SESSIONS).Session)
+    assert issubclass(old.Session, importlib.import_module(SESSIONS).Session)

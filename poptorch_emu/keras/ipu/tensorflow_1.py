@@ -6,6 +6,7 @@ TensorFlow's own modules keep it.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from typing import Any, NoReturn
 
@@ -24,12 +25,13 @@ def refuse() -> None:
 
 @functools.cache
 def _refuse(tf: Any) -> None:
-    old = tf.compat.v1
-    for name in _SESSIONS:
-        # A session that was never made has nothing to close.
-        setattr(old, name, type(name, (getattr(old, name),), {"__new__": _refusing(name)}))
-    for name in _SWITCHES:
-        setattr(old, name, _refusing(name))
+    # Who imports tensorflow.compat.v1 gets another module, which also takes the place of the first.
+    for old in (tf.compat.v1, importlib.import_module("tensorflow.compat.v1")):
+        for name in _SESSIONS:
+            # A session that was never made has nothing to close.
+            setattr(old, name, type(name, (getattr(old, name),), {"__new__": _refusing(name)}))
+        for name in _SWITCHES:
+            setattr(old, name, _refusing(name))
 
 
 def _refusing(name: str) -> Any:
