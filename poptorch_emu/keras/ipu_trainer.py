@@ -85,13 +85,16 @@ class IpuTrainer:
         check_steps(self._model.steps_per_execution)
         kwargs = run_arguments(kwargs)
         note_inputs(self._model, kwargs.get("x", args[0] if args else None))
-        outer, self._is_fitting = self._is_fitting, name == "fit"
+        outer = self._is_fitting, self._iterator
+        self._is_fitting = name == "fit"
         try:
             logs = self._step_logs if self.calls_back_each_step else None
             with drawn_by_executions(self._replicas), called_back_with(logs):
                 return getattr(type(self._model), name)(self._model, *args, **kwargs)
         finally:
-            self._is_fitting = outer
+            # Data that nobody holds end here. Left to the garbage collector, which ends them in
+            # another order, each process of a loader would be waited for, some seconds long.
+            self._is_fitting, self._iterator = outer
 
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Builds the model as Keras does, and remembers what `fit` is about to iterate over."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -169,6 +171,21 @@ def test_fit_then_each_batch_trains_once(kind: str, make, steps: int) -> None:
     model = model_of(make, steps=steps)
     model.fit(*given(FINITE[kind](8)), batch_size=None if kind != "arrays" else ROWS, verbose=0)
     assert times_trained(model) == once(range(8))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("make", [built, unbuilt])
+def test_fit_when_it_returns_then_the_processes_of_a_loader_have_ended(make, steps: int) -> None:
+    """Keras begins an epoch that never comes; the garbage collector is not to end its processes."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = set(multiprocessing.active_children())
+        model = model_of(make, steps=steps)
+        model.fit(FINITE["loader in processes"](8), epochs=2, verbose=0)
+        assert set(multiprocessing.active_children()) <= before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
