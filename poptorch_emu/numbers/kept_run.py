@@ -6,13 +6,13 @@ Nobody else reads it, so that its values are bytes behind each other, without ch
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 
 import torch
 
-from poptorch_emu.numbers.run import Place, Value
+from poptorch_emu.numbers.run import Place, TakenValues, Value
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class _Stored:
     shape: torch.Size
 
 
-class KeptRun:
+class KeptRun(TakenValues):
     """Takes the values of a run, and gives them back when all are there; a context removes them."""
 
     def __init__(self, title: str) -> None:
@@ -36,10 +36,10 @@ class KeptRun:
         Raises:
             OSError: there is no place for temporary files.
         """
+        super().__init__()
         self.title = title
         self._file = tempfile.TemporaryFile()
-        self._values: list[Value] = []
-        self._stored: list[dict[Place, _Stored]] = []
+        self._stored: dict[tuple[int, Place], _Stored] = {}
 
     def __enter__(self) -> KeptRun:
         """Returns itself."""
@@ -54,18 +54,10 @@ class KeptRun:
         """Removes the values."""
         self._file.close()
 
-    def declare(self, value: Value) -> int:
-        """Adds a value to the list; returns its number."""
-        self._values.append(value)
-        self._stored.append({})
-        return len(self._values) - 1
-
     def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
         """Takes value number `index` at a place; the first one decides on type and shape."""
-        if not self._stored[index]:
-            value = self._values[index]
-            self._values[index] = replace(value, dtype=tensor.dtype, shape=tuple(tensor.shape))
-        self._stored[index][place] = _Stored(self._file.tell(), tensor.dtype, tensor.shape)
+        self._note(index, place, tensor)
+        self._stored[index, place] = _Stored(self._file.tell(), tensor.dtype, tensor.shape)
         self._file.write(_bytes_of(tensor.detach().contiguous()))
 
     @cached_property
@@ -76,11 +68,11 @@ class KeptRun:
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """Each micro-batch of each replica, in order."""
-        return tuple(sorted({place for stored in self._stored for place in stored}))
+        return tuple(sorted({place for places in self._places for place in places}))
 
     def read(self, index: int, place: Place) -> torch.Tensor | None:
         """Returns value number `index` at a place; `None` if it was not made there."""
-        stored = self._stored[index].get(place)
+        stored = self._stored.get((index, place))
         if stored is None:
             return None
         tensor = torch.empty(stored.shape, dtype=stored.dtype)

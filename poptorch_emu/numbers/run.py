@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -115,6 +115,28 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[], object]]]
 def unseen(description: str, count: int) -> AbstractContextManager[Callable[[], object]]:
     """Shows nothing."""
     return nullcontext(lambda: None)
+
+
+class TakenValues:
+    """The values of a run that goes on: which there are, and at which places each was made."""
+
+    def __init__(self) -> None:
+        """Begins without any."""
+        self._values: list[Value] = []
+        self._places: list[list[Place]] = []
+
+    def declare(self, value: Value) -> int:
+        """Adds a value to the list; returns its number."""
+        self._values.append(value)
+        self._places.append([])
+        return len(self._values) - 1
+
+    def _note(self, index: int, place: Place, tensor: torch.Tensor) -> None:
+        """Notes a place of a value; the first one decides on type and shape."""
+        if not self._places[index]:
+            value = self._values[index]
+            self._values[index] = replace(value, dtype=tensor.dtype, shape=tuple(tensor.shape))
+        self._places[index].append(place)
 
 
 class Sink(Protocol):

@@ -11,7 +11,6 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 
 from poptorch_emu.errors import Error, make_error
-from poptorch_emu.numbers.run import Direction, Place, Value
+from poptorch_emu.numbers.run import Direction, Place, TakenValues, Value
 from poptorch_emu.untrusted.files import open_regular
 from poptorch_emu.untrusted.json_types import COUNT, type_fault
 from poptorch_emu.version import __version__
@@ -45,14 +44,13 @@ _VALUE = {
 _CONTENT = {"format": str, "version": COUNT, "package": str, "torch": str, "values": [_VALUE]}
 
 
-class RunWriter:
+class RunWriter(TakenValues):
     """Writes the values of a run as they come; to be used as a context, which ends the file."""
 
     def __init__(self, path: Path) -> None:
         """Begins a file, in place of what is there."""
+        super().__init__()
         self._file = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)
-        self._values: list[Value] = []
-        self._places: list[list[Place]] = []
 
     def __enter__(self) -> RunWriter:
         """Returns itself."""
@@ -69,18 +67,9 @@ class RunWriter:
             self._file.writestr(_LIST, json.dumps(self._content()))
         self._file.close()
 
-    def declare(self, value: Value) -> int:
-        """Adds a value to the list; returns its number."""
-        self._values.append(value)
-        self._places.append([])
-        return len(self._values) - 1
-
     def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
         """Writes value number `index` at a place; the first one decides on type and shape."""
-        if not self._places[index]:
-            value = self._values[index]
-            self._values[index] = replace(value, dtype=tensor.dtype, shape=tuple(tensor.shape))
-        self._places[index].append(place)
+        self._note(index, place, tensor)
         with self._file.open(_entry(index, place), "w") as entry:
             entry.write(_bytes_of(tensor))
 
