@@ -73,9 +73,11 @@ class KerasProgram(DeviceUser):
             executor.copyWeightsToDevice()
         if self._link is not None:
             self._link.prepare()
-        results = list(executor(*tensors))
-        if self._link is not None:
-            self._link.finish()
+        try:
+            results = list(executor(*tensors))
+        finally:
+            if self._link is not None:
+                self._link.finish()
         self._module.send(results, self.steps // self.replicas, self.replicas)
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
         return whole, losses, self._module.packed_outputs(results) if results else None

@@ -15,6 +15,7 @@ import torch
 
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.optimizer_formulas import convert
+from poptorch_emu.keras.run_count import RunCount
 
 _OWNER = "_poptorch_owner"
 _STEP = "Step"
@@ -40,11 +41,11 @@ class KerasOptimizerLink:
         """
         self._keras = optimizer
         self._names = list(trained)
-        self._updates = updates
         self._rate = learning_rate_of(optimizer)
         self._conversion = convert(optimizer, list(trained.values()), self._rate)
         self.optimizer = self._conversion.optimizer
         self._executor: PoplarExecutor | None = None
+        self._count: RunCount | None = None  # Of the execution that follows, or is being made.
         self._is_ahead = False  # The device is.
         self._is_edited = True  # The host's variables are.
         self._seen_iterations = -1
@@ -77,13 +78,20 @@ class KerasOptimizerLink:
             executor.setOptimizer(self.optimizer)
         if self._is_edited or self._seen_iterations != self._iterations():
             self._send()
+        self._count = RunCount(executor)
+
+    def num_micro_batches(self) -> int:
+        """Returns how many of each replica the updates of the last execution took."""
+        return 0 if self._count is None else self._count.micro_batches()
 
     def finish(self) -> None:
-        """Notes that an execution was made."""
-        self._is_ahead = bool(self._conversion.states)
-        iterations = self._keras._iterations
-        self._seen_iterations = self._iterations() + self._updates
-        iterations.assign(self._seen_iterations)
+        """Counts the updates that an execution has made; one that failed has made fewer."""
+        assert self._count is not None, "an execution was prepared"
+        updates = self._count.updates()
+        if updates:
+            self._is_ahead = bool(self._conversion.states)
+            self._seen_iterations = self._iterations() + updates
+            self._keras._iterations.assign(self._seen_iterations)
 
     def bring_home(self) -> None:
         """Copies the device's state into Keras's variables, if it is newer."""

@@ -100,11 +100,19 @@ class FunctionProgram(DeviceUser):
         results: FunctionResults | None = None
         try:
             for first in range(0, iterations, self._per_call):
-                stream = self._begun(first, tensors)
+                elements = self._elements()
+                stream = self._begun(first, elements, tensors)
                 if results is None:
                     results = FunctionResults(self._module, self._replicas, self._accumulation)
                 is_last = first + self._per_call == iterations
-                self._read(stream, results, reads_on=not is_last)
+                try:
+                    self._read(stream, results, reads_on=not is_last)
+                except BaseException:
+                    self._put_rest_back(elements)
+                    raise
+                finally:
+                    if self._link is not None:
+                        self._link.finish()
         finally:
             if results is not None:  # Whatever ran counts, also if the rest failed.
                 self._bring_variables_home()
@@ -133,9 +141,13 @@ class FunctionProgram(DeviceUser):
         if link is not None:
             link.prepare()
 
-    def _begun(self, first: int, tensors: Sequence[torch.Tensor]) -> ResultStream:
+    def _begun(
+        self,
+        first: int,
+        elements: Mapping[Infeed, list[Element]],
+        tensors: Sequence[torch.Tensor],
+    ) -> ResultStream:
         """Begins some iterations from the first on; where that fails, their elements are kept."""
-        elements = self._elements()
         try:
             inputs = self._inputs(first, elements, tensors)
             self._prepare(inputs)
@@ -164,10 +176,16 @@ class FunctionProgram(DeviceUser):
                     fault = error
             for bundle in stream.bundles(_LINGER_SECONDS):
                 results.take(*bundle)
-        if self._link is not None:
-            self._link.finish()
         if fault is not None:
             raise fault
+
+    def _put_rest_back(self, elements: Mapping[Infeed, list[Element]]) -> None:
+        """Keeps those elements of a call that come after the update that failed."""
+        if self._link is None:
+            return  # Which iteration has failed is not known.
+        for infeed, each in elements.items():
+            num_used = self._link.num_micro_batches() + self._accumulation
+            infeed.put_back(each[num_used * len(each) // self._per_call :])
 
     def _bring_variables_home(self) -> None:
         """Copies what the function has assigned to variables to the host."""
