@@ -10,7 +10,7 @@ from poptorch_emu.executor.executor_contents import has_edited_weights
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
 from poptorch_emu.keras.batches import Batch, joined, tensors_of
 from poptorch_emu.keras.capture import CapturedModel, Use
-from poptorch_emu.keras.device_users import DeviceUser
+from poptorch_emu.keras.device_users import DeviceUser, give_back
 from poptorch_emu.keras.optimizer_link import KerasOptimizerLink
 from poptorch_emu.options import Options
 
@@ -60,9 +60,12 @@ class KerasProgram(DeviceUser):
             The batches as one; the loss of each, `None` for predictions; the model's outputs for
             all, `None` if they were not wanted.
         """
+        with self.on_device():
+            return self._run(batches)
+
+    def _run(self, batches: Sequence[Batch]) -> tuple[Batch, Any, Any]:
         executor = self._executor
         assert executor is not None, "a program is for training or not"
-        self.take_device()
         whole = joined(batches)
         tensors = tensors_of(whole)
         if not executor.isCompiled():
@@ -82,11 +85,9 @@ class KerasProgram(DeviceUser):
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
         return whole, losses, self._module.packed_outputs(results) if results else None
 
-    def detach(self) -> None:
-        """Gives the IPUs to another program of the model; what was learnt comes back first."""
-        executor = self._executor
-        if executor is not None and executor.isCompiled() and executor.isAttachedToDevice():
-            executor.detachFromDevice()
+    def detach(self) -> bool:
+        """Gives the IPUs to another program; what was learnt comes back first."""
+        return self._executor is not None and give_back(self._executor)
 
     def drop(self) -> None:
         """Brings all back and drops the program."""

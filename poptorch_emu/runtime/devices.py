@@ -120,6 +120,17 @@ class _Manager:
 
 
 _manager = _Manager()
+# Each gives back IPUs that it can do without, and returns whether it had any.
+_lenders: list[Callable[[], bool]] = []
+
+
+def add_lender(give_back: Callable[[], bool]) -> None:
+    """Lets a function be asked for IPUs when none are free, again and again until there are.
+
+    Args:
+        give_back: releases some, and returns whether it did.
+    """
+    _lenders.append(give_back)
 
 
 def num_busy_ipus() -> int:
@@ -149,6 +160,8 @@ def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
     device = _manager.take(wanted)
     if device is None:
         gc.collect()  # A model that nobody can reach any more may still hold IPUs.
+        device = _manager.take(wanted)
+    while device is None and any(give_back() for give_back in _lenders):
         device = _manager.take(wanted)
     while device is None and integer_of(_WAIT_VARIABLE) != 0:
         logger.info("Waiting for %d free IPU(s) of '%s'.", num_ipus, system.name)

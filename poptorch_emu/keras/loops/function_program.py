@@ -13,7 +13,7 @@ import torch
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.executor.executor_contents import has_edited_weights
 from poptorch_emu.executor.factories import inferenceModel, trainingModel
-from poptorch_emu.keras.device_users import DeviceUser
+from poptorch_emu.keras.device_users import DeviceUser, give_back
 from poptorch_emu.keras.loops.discovery import Discovered, loop_values
 from poptorch_emu.keras.loops.function_module import CapturedFunction
 from poptorch_emu.keras.loops.function_results import FunctionResults
@@ -90,7 +90,10 @@ class FunctionProgram(DeviceUser):
         Raises:
             OutOfRangeError: of TensorFlow; an iterator has not enough elements.
         """
-        self.take_device()
+        with self.on_device():
+            return self._run(tensors)
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
         begin_run(self._of_tensorflow)
         iterations = self._discovered.iterations
         for infeed in self._counts:
@@ -118,10 +121,9 @@ class FunctionProgram(DeviceUser):
                 self._bring_variables_home()
         return None if results is None else results.returned()
 
-    def detach(self) -> None:
+    def detach(self) -> bool:
         """Gives the IPUs to another program; what was learnt comes back first."""
-        if self._executor.isCompiled() and self._executor.isAttachedToDevice():
-            self._executor.detachFromDevice()
+        return give_back(self._executor)
 
     def drop(self) -> None:
         """Brings all back and drops the program."""

@@ -55,3 +55,17 @@ def test_device_that_nobody_holds_then_is_free_again_also_in_a_circle():
         acquire(1)
     held.release()
     assert num_busy_ipus() == 0
+
+
+def test_acquire_when_none_is_free_then_lenders_are_asked_until_there_is_one(monkeypatch):
+    monkeypatch.setattr(devices, "_lenders", [])
+    held = [acquire(1) for _ in range(4)]
+
+    def give_back() -> bool:
+        if held:
+            held.pop().release()
+            return True
+        return False
+
+    devices.add_lender(give_back)
+    assert list(acquire(2).ipu_ids) == [2, 3] and len(held) == 2
