@@ -19,7 +19,7 @@ from keras.src.backend.torch import random as keras_random
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.batches import with_leaves
 from poptorch_emu.keras.loops.capture_state import SendingCapture
-from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device, num_of_device
+from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device
 from poptorch_emu.keras.stage_assignment import StagePlan, running_model, stages_in_order
 from poptorch_emu.ops import identity_loss
 
@@ -112,20 +112,18 @@ class CapturedModel(torch.nn.Module):
             (queue, keras.tree.map_structure(form_of_value, x)) for queue, x in sent
         ]
         leaves = keras.tree.flatten([value for _, value in sent])
-        return [leaf.detach() for leaf in leaves if is_of_device(leaf)]
+        return [leaf.detach() for leaf in filter(is_of_device, leaves)]
 
     def send(self, results: list[torch.Tensor], steps: int, replicas: int) -> None:
         """Gives queues what they were sent; those tensors are taken from the end of results."""
-        counts = [num_of_device(form) for _, form in self._seen["sent"]]
-        for (queue, form), count in zip(self._seen["sent"][::-1], counts[::-1], strict=True):
+        for queue, form in reversed(self._seen["sent"]):
+            leaves = list(filter(is_of_device, keras.tree.flatten(form)))
+            taken = [results.pop() for _ in leaves][::-1]
             queue.expect(form, replicas)
-            leaves = [leaf for leaf in keras.tree.flatten(form) if is_of_device(leaf)]
-            taken, results[len(results) - count :] = results[len(results) - count :], []
-            shaped = [
-                each.reshape(steps, replicas, *leaf.shape)
-                for each, leaf in zip(taken, leaves, strict=True)
-            ]
-            queue.put(steps, shaped)
+            queue.put(
+                steps,
+                [x.reshape(steps, replicas, *y.shape) for x, y in zip(taken, leaves, strict=True)],
+            )
 
     def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Returns outputs in the structure that the model returned when it was traced."""

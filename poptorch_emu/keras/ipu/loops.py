@@ -76,9 +76,10 @@ def while_loop(
     values = _listed(inputs)
     count = capture.known_count()
     if count is None:
-        with capture.trial():
+        # Two passes that nobody keeps.
+        with capture.one_pass():
             first = _called(body, values, infeed_queue, capture)[: len(values)]
-        with capture.trial():
+        with capture.one_pass():
             second = _called(body, first, infeed_queue, capture)[: len(values)]
         count = _count(condition, values, first, second, maximum_iterations)
     return _repeated(capture, range(count), body, values, infeed_queue)
@@ -187,7 +188,7 @@ def _count(
     """Returns for how many iterations a condition holds, of the values before the first three."""
     steps = [_step(*each) for each in zip(values, first, second, strict=True)]
     count = 0
-    with _HostAlone():
+    with _HostAlone():  # type: ignore[no-untyped-call]
         while most is None or count < most:
             now = [
                 value if step is None else _number(value) + count * step
@@ -228,9 +229,6 @@ def _number(value: Any) -> Any:
 
 class _HostAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses to tell what a value of the device is; it may be another one in the next run."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

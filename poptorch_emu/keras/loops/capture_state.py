@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,9 +118,9 @@ class Capture(ABC):
     def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
         """Yields the values of a loop's variable, as far as the loop is run."""
 
-    @abstractmethod
     def known_count(self) -> int | None:
         """Returns how many iterations the loop makes that begins next, if that is known."""
+        return None
 
     def run_loop(self, values: Sequence[Any]) -> Iterator[Any]:
         """Yields the values of the variable of a loop that begins."""
@@ -173,17 +173,9 @@ class Capture(ABC):
         finally:
             self._innermost = outer
 
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Lets what happens have no effect."""
-        with self.one_pass():
-            yield
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[None]:
         """Makes this the capture of the thread."""
-        with _as_current(self):
-            yield
+        return _as_current(self)
 
     def _open_passes(self) -> Iterator[Pass]:
         each: Pass | None = self._innermost
@@ -209,10 +201,6 @@ class SendingCapture(Capture):
     def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
         """Yields all values."""
         return iter(values)
-
-    def known_count(self) -> int | None:
-        """Returns nothing: no loop is one of the device."""
-        return None
 
 
 _local = threading.local()

@@ -23,11 +23,6 @@ def form_of_value(value: Any) -> Any:
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
-def num_of_device(values: Any) -> int:
-    """Returns how many values of the device are in a structure."""
-    return sum(map(is_of_device, keras.tree.flatten(values)))
-
-
 def read_variables(values: Any) -> Any:
     """Returns a structure with what its variables are now."""
     return keras.tree.map_structure(_read, values)

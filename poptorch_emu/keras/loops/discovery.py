@@ -112,9 +112,6 @@ class _Discovery(Capture):
         with disable_current_modes():  # Elements are made by no pass.
             return infeed.peek(index)
 
-    def known_count(self) -> int | None:
-        return None
-
     def send(self, queue: Any, value: Any) -> None:
         self._note_uses(value)
         super().send(queue, value)
