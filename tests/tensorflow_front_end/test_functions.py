@@ -50,6 +50,9 @@ Calls = dict[str, Callable[..., Any]]
 # Of x and y, float32 [4, 6].
 CALLS: Calls = {
     "cast": lambda x, y: tf.cast(x * 10, tf.int32),
+    "saturate_cast": lambda x, y: tf.saturate_cast(y * 100, tf.int8),
+    "saturate_cast of large numbers": lambda x, y: tf.saturate_cast(y * 1e10, tf.int32),
+    "saturate_cast to a short type": lambda x, y: tf.saturate_cast(y * 1e5, tf.float16),
     "cast to a name": lambda x, y: tf.cast(y > 0, "float32"),
     "cast to the type of another": lambda x, y: tf.cast(y > 0, x.dtype),
     "reshape": lambda x, y: tf.reshape(x, [2, -1]),

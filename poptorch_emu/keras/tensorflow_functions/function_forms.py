@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+import numpy as np
+import torch
 from keras import ops
 
 from poptorch_emu.errors import compiler_error
@@ -21,19 +24,14 @@ def ensure_shape(x: Any, shape: Any) -> Any:
     return x
 
 
-def cast(x: Any, dtype: str) -> Any:
-    """tf.cast, tf.saturate_cast and the like."""
-    return ops.cast(x, dtype)
-
-
-def zeros_like(input: Any, dtype: str | None = None) -> Any:
-    """tf.zeros_like."""
-    return ops.zeros_like(input, dtype=dtype)
-
-
-def ones_like(input: Any, dtype: str | None = None) -> Any:
-    """tf.ones_like."""
-    return ops.ones_like(input, dtype=dtype)
+def saturate_cast(value: Any, dtype: str) -> Any:
+    """tf.saturate_cast: the nearest number that the type has."""
+    kind = getattr(torch, dtype)
+    limits = (torch.finfo if kind.is_floating_point else torch.iinfo)(kind)
+    high = limits.max
+    if "float" in keras.backend.standardize_dtype(value.dtype) and int(np.float32(high)) > high:
+        high = float(np.nextafter(np.float32(high), np.float32(0)))  # The largest one below it.
+    return ops.cast(ops.clip(value, limits.min, high), dtype)
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
@@ -45,16 +43,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
             "it does not."
         )
     return ops.where(condition, x, y)
-
-
-def concat(values: Sequence[Any], axis: int) -> Any:
-    """tf.concat."""
-    return ops.concatenate(values, axis)
-
-
-def stack(values: Sequence[Any], axis: int = 0) -> Any:
-    """tf.stack."""
-    return ops.stack(values, axis)
 
 
 def add_n(inputs: Sequence[Any]) -> Any:
@@ -118,11 +106,6 @@ def scatter_nd(indices: Any, updates: Any, shape: Any) -> Any:
     return ops.scatter(indices, updates, tuple(shape))
 
 
-def tensor_scatter_nd_update(tensor: Any, indices: Any, updates: Any) -> Any:
-    """tf.tensor_scatter_nd_update."""
-    return ops.scatter_update(tensor, indices, updates)
-
-
 def one_hot(
     indices: Any, depth: int, on_value: Any = None, off_value: Any = None, axis: Any = None,
     dtype: str | None = None,
@@ -165,11 +148,6 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING") -> Any:
     """tf.sort."""
     found = ops.sort(values, axis)
     return ops.flip(found, axis) if direction == "DESCENDING" else found
-
-
-def top_k(input: Any, k: int = 1, sorted: bool = True, index_type: Any = None) -> Any:
-    """tf.math.top_k."""
-    return ops.top_k(input, k, sorted)
 
 
 def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
@@ -230,16 +208,6 @@ def clip_by_global_norm(t_list: Sequence[Any], clip_norm: Any, use_norm: Any = N
     return [None if each is None else each * factor for each in t_list], length
 
 
-def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: int) -> Any:
-    """tf.math.unsorted_segment_sum."""
-    return ops.segment_sum(data, segment_ids, num_segments)
-
-
-def unsorted_segment_max(data: Any, segment_ids: Any, num_segments: int) -> Any:
-    """tf.math.unsorted_segment_max."""
-    return ops.segment_max(data, segment_ids, num_segments)
-
-
 def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: int) -> Any:
     """tf.math.unsorted_segment_mean."""
     count = ops.segment_sum(ops.ones_like(data), segment_ids, num_segments)
@@ -258,17 +226,15 @@ def _way_out(what: str, instead: str) -> Exception:
 
 # By their names in TensorFlow. Those that are called as there are found by their own.
 FORMS = {
-    "cast": cast, "saturate_cast": cast, "slice": slice_,
-    "math.cumsum": cumsum, "math.l2_normalize": l2_normalize, "math.top_k": top_k,
-    "math.add_n": add_n, "math.argmax": argmax, "math.argmin": argmin, "linalg.matmul": matmul,
+    "slice": slice_, "math.cumsum": cumsum, "math.l2_normalize": l2_normalize, "math.add_n": add_n,
+    "math.argmax": argmax, "math.argmin": argmin, "linalg.matmul": matmul,
     "linalg.global_norm": global_norm,
     **{f"math.{each.__name__}": each for each in (
-        squared_difference, multiply_no_nan, reduce_euclidean_norm, unsorted_segment_sum,
-        unsorted_segment_max, unsorted_segment_mean, count_nonzero,
+        squared_difference, multiply_no_nan, reduce_euclidean_norm, unsorted_segment_mean,
+        count_nonzero,
     )},
     **{each.__name__: each for each in (
-        identity, ensure_shape, zeros_like, ones_like, where, concat, stack, split, pad, gather,
-        gather_nd, scatter_nd, tensor_scatter_nd_update, one_hot, sort, argsort, norm, clip_by_norm,
-        clip_by_global_norm,
+        identity, ensure_shape, saturate_cast, where, split, pad, gather, gather_nd, scatter_nd,
+        one_hot, sort, argsort, norm, clip_by_norm, clip_by_global_norm,
     )},
 }  # fmt: skip

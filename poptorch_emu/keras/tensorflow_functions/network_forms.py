@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -21,16 +22,6 @@ def softmax(logits: Any, axis: Any = None) -> Any:
 def log_softmax(logits: Any, axis: Any = None) -> Any:
     """tf.nn.log_softmax."""
     return ops.log_softmax(logits, -1 if axis is None else axis)
-
-
-def gelu(features: Any, approximate: bool = False) -> Any:
-    """tf.nn.gelu."""
-    return ops.gelu(features, approximate=approximate)
-
-
-def leaky_relu(features: Any, alpha: float = 0.2) -> Any:
-    """tf.nn.leaky_relu."""
-    return ops.leaky_relu(features, alpha)
 
 
 def swish(features: Any, beta: Any = 1.0) -> Any:
@@ -55,11 +46,6 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None) -> Any:
     return ops.add(value, bias)
 
 
-def moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False) -> Any:
-    """tf.nn.moments."""
-    return ops.moments(x, axes, keepdims)
-
-
 def conv2d(
     input: Any, filters: Any, strides: Any, padding: Any, data_format: str = "NHWC",
     dilations: Any = None,
@@ -75,28 +61,16 @@ def conv2d(
     )
 
 
-def max_pool2d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-) -> Any:
-    """tf.nn.max_pool2d."""
-    sizes = _of_pixels(ksize, data_format), _of_pixels(strides, data_format)
-    return ops.max_pool(input, *sizes, padding.lower(), _format_name(data_format))
+def _pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns tf.nn.max_pool2d or tf.nn.avg_pool2d."""
 
+    def pooled(
+        input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC"
+    ) -> Any:
+        sizes = _of_pixels(ksize, data_format), _of_pixels(strides, data_format)
+        return pool(input, *sizes, padding.lower(), _format_name(data_format))
 
-def avg_pool2d(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-) -> Any:
-    """tf.nn.avg_pool2d."""
-    sizes = _of_pixels(ksize, data_format), _of_pixels(strides, data_format)
-    return ops.average_pool(input, *sizes, padding.lower(), _format_name(data_format))
+    return pooled
 
 
 def sparse_softmax_cross_entropy_with_logits(labels: Any, logits: Any) -> Any:
@@ -130,11 +104,11 @@ def _format_name(data_format: str) -> str:
 
 # By their names in TensorFlow.
 NETWORK_FORMS = {
-    "nn.silu": swish,
+    "nn.silu": swish, "nn.max_pool2d": _pooling(ops.max_pool),
+    "nn.avg_pool2d": _pooling(ops.average_pool),
     **{f"nn.{each.__name__}": each for each in (
-        softmax, log_softmax, gelu, leaky_relu, l2_loss, dropout, bias_add, moments,
-        conv2d, max_pool2d, avg_pool2d, embedding_lookup,
-        sparse_softmax_cross_entropy_with_logits,
-        softmax_cross_entropy_with_logits, sigmoid_cross_entropy_with_logits,
+        softmax, log_softmax, l2_loss, dropout, bias_add, conv2d, embedding_lookup,
+        sparse_softmax_cross_entropy_with_logits, softmax_cross_entropy_with_logits,
+        sigmoid_cross_entropy_with_logits,
     )},
 }  # fmt: skip

@@ -40,38 +40,31 @@ def rank(tf: Any) -> Callable[..., Any]:
 
 def replace(tf: Any) -> None:
     """Gives TensorFlow functions of these names that know values of the device."""
-    _replace(tf, "einsum", _einsum)
-    _replace(tf.linalg, "einsum", _einsum)
-    _replace(tf, "map_fn", _map_fn)
-    _replace(tf, "is_tensor", _is_tensor)
+    of_values = (tf, "einsum", _einsum), (tf.linalg, "einsum", _einsum), (tf, "map_fn", _map_fn)
+    for owner, name, function in (*of_values, (tf, "is_tensor", lambda x: True)):
+        _replace(owner, name, function, _has_device_values)
     for name, drawn in _RANDOM.items():
-        _replace_random(tf.random, name, drawn)
+        _replace(tf.random, name, drawn, _is_on_device)
 
 
-def _is_of_device(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, keras.KerasTensor))
+def _has_device_values(*arguments: Any) -> bool:
+    leaves = keras.tree.flatten(arguments)
+    return any(isinstance(leaf, (torch.Tensor, keras.KerasTensor)) for leaf in leaves)
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replaces a function for calls with a value of the device among the arguments."""
+def _is_on_device(*arguments: Any) -> bool:
+    """Returns whether the device computes: what the host draws would be drawn only once."""
+    return current() is not None or is_tracing()
+
+
+def _replace(
+    owner: Any, name: str, function: Callable[..., Any], is_meant: Callable[..., bool]
+) -> None:
+    """Replaces a function for those calls whose arguments are so."""
     original = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if any(map(_is_of_device, keras.tree.flatten((args, kwargs)))):
-            return function(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    call.__name__, call.__doc__ = name, original.__doc__
-    setattr(owner, name, call)
-
-
-def _replace_random(owner: Any, name: str, drawn: Callable[..., Any]) -> None:
-    """Replaces a function where the device computes: its numbers would be drawn only once."""
-    original = getattr(owner, name)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        is_on_device = current() is not None or is_tracing()
-        return (drawn if is_on_device else original)(*args, **kwargs)
+        return (function if is_meant(args, kwargs) else original)(*args, **kwargs)
 
     call.__name__, call.__doc__ = name, original.__doc__
     setattr(owner, name, call)
@@ -88,10 +81,6 @@ def _map_fn(fn: Callable[..., Any], elems: Any, *args: Any, **kwargs: Any) -> An
         fn(keras.tree.map_structure(lambda each, row=row: each[row], elems)) for row in range(count)
     ]
     return keras.tree.map_structure(lambda *rows: ops.stack(rows), *results)
-
-
-def _is_tensor(x: Any) -> bool:
-    return True
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
