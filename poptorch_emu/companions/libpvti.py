@@ -11,7 +11,6 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from poptorch_emu.environment import object_of
@@ -78,12 +77,7 @@ class Tracepoint:
         self._start_seconds = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Ends it."""
         tell(self._channel.name, self._name, self._start_seconds)
         if checkTracingEnabled():

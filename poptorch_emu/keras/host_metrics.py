@@ -75,16 +75,17 @@ class HostMetrics:
         if replicas == 1 and not self._states:
             return self._update(batches, whole, losses, outputs)
         if replicas > 1 and self.reduction is ReplicatedMetricReductionMethod.NONE:
-            return self._update(*_share(replicas - 1, replicas, batches, losses, outputs))
+            last = slice(replicas - 1, None, replicas)
+            return self._update(*_share(last, batches, losses, outputs))
         if not self._states:
             variables = self._model.metrics_variables
             self._states = [[each.value.clone() for each in variables] for _ in range(replicas)]
-        last = len(self._states) - 1
-        if replicas == 1:  # The batches at the end of an evaluation.
-            shares = {last: (batches, whole, losses, outputs)}
-        else:
-            shares = {n: _share(n, replicas, batches, losses, outputs) for n in range(replicas)}
-        logs = [self._with_state(n, shares.get(n)) for n in range(last + 1)]
+        count = len(self._states)
+        shares: list[Any] = [None] * (count - 1) + [(batches, whole, losses, outputs)]
+        if replicas > 1:  # Else these are the batches at the end of an evaluation.
+            turns = (slice(n, None, replicas) for n in range(count))
+            shares = [_share(turn, batches, losses, outputs) for turn in turns]
+        logs = [self._with_state(n, share) for n, share in enumerate(shares)]
         reduced = _REDUCTIONS[self.reduction]
         return {name: reduced([float(each[name]) for each in logs]) for name in logs[0]}
 
@@ -117,20 +118,17 @@ def steps_of(
 ) -> Iterator[tuple[Sequence[Batch], int, Batch, torch.Tensor, Any]]:
     """Yields what `HostMetrics.update` takes for each step of an execution."""
     for first in range(0, len(batches), replicas):
-        mine = batches[first : first + replicas]
-        numbers = range(first, first + len(mine))
-        part = None if outputs is None else _rows(outputs, num_rows(batches[0]), numbers)
-        yield mine, replicas, joined(mine), losses[first : first + len(mine)], part
+        mine, *results = _share(slice(first, first + replicas), batches, losses, outputs)
+        yield mine, replicas, *results
 
 
 def _share(
-    replica: int, replicas: int, batches: Sequence[Batch], losses: torch.Tensor, outputs: Any
+    which: slice, batches: Sequence[Batch], losses: torch.Tensor, outputs: Any
 ) -> tuple[Sequence[Batch], Batch, torch.Tensor, Any]:
-    """Returns what one replica ran, and its results."""
-    mine = batches[replica::replicas]
-    numbers = range(replica, len(batches), replicas)
+    """Returns some batches, the same as one, and their results."""
+    mine, numbers = batches[which], range(len(batches))[which]
     part = None if outputs is None else _rows(outputs, num_rows(batches[0]), numbers)
-    return mine, joined(mine), losses[replica::replicas], part
+    return mine, joined(mine), losses[which], part
 
 
 def _rows(outputs: Any, rows: int, numbers: Sequence[int]) -> Any:

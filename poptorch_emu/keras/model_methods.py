@@ -40,15 +40,13 @@ class IpuModelMethods:
         """Makes the public methods the model's."""
         attributes = vars(self._model)
         trainer = self._trainer
-        for name in ("compile", "fit", "evaluate", "predict"):
+        functions = [f"make_{each}_function" for each in ("train", "test", "predict")]
+        for name in ("compile", "fit", "evaluate", "predict", *functions):
             attributes[name] = getattr(trainer, name)
         attributes[LAST_RUN] = trainer.last_executor
         attributes["reset_metrics"] = trainer.metrics.reset
         attributes["_get_metrics_result_or_logs"] = trainer.metrics.result_or_logs
         attributes["_symbolic_build"] = trainer.symbolic_build
-        attributes["make_train_function"] = trainer.make_train_function
-        attributes["make_test_function"] = trainer.make_test_function
-        attributes["make_predict_function"] = trainer.make_predict_function
         for name, method in vars(IpuModelMethods).items():
             if not name.startswith("_") and name != "put_on" and callable(method):
                 attributes[name] = getattr(self, name)
@@ -160,7 +158,7 @@ class IpuModelMethods:
         if accumulate_outfeed:
             note_accepted("set_pipelining_options(accumulate_outfeed=True)")
         if recomputation_mode is not None:
-            _checked(RecomputationMode, recomputation_mode, "recomputation_mode")
+            run_settings.checked_member(RecomputationMode, recomputation_mode, "recomputation_mode")
         placement = run_settings.checked_placement(
             {
                 "replicated_optimizer_state_sharding": replicated_optimizer_state_sharding,
@@ -292,10 +290,6 @@ class IpuModelMethods:
         ]
 
 
-def _checked(kind: Any, value: Any, name: str) -> Any:
-    return run_settings.checked_member(kind, value, name)
-
-
 def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod | None:
     name = "gradient_accumulation_reduction_method"
     if value is None:
@@ -303,6 +297,3 @@ def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod | None
     return run_settings.checked_method(  # type: ignore[no-any-return]
         GradientAccumulationReductionMethod, value, name
     )
-
-
-__all__ = ["IpuModelMethods"]

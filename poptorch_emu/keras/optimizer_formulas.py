@@ -147,7 +147,7 @@ def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
         )
     weights = [variable.value for variable in variables]
     momentum = float(optimizer.momentum)
-    states = {"Accl1": [_state(optimizer, optimizer.momentums, v) for v in variables]}
+    states = _states(optimizer, variables, Accl1=optimizer.momentums)
     if optimizer.nesterov:
         if rate == 0:
             raise ValueError(_NO_ZERO)
@@ -169,11 +169,7 @@ def _adam(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
         **_clipping(optimizer),
     )
     counterpart.use_tf_variant = True
-    states = {
-        "Accl1": [_state(optimizer, optimizer._momentums, v) for v in variables],
-        "Accl2": [_state(optimizer, optimizer._velocities, v) for v in variables],
-    }
-    return Conversion(counterpart, states, has_steps=True)
+    return Conversion(counterpart, _moments(optimizer, variables), has_steps=True)
 
 
 def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
@@ -199,10 +195,7 @@ def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversio
         lists["Accl2"] = optimizer._average_gradients
     if optimizer.momentum:
         lists["Accl3"] = optimizer._momentums
-    states = {
-        prefix: [_state(optimizer, held, v) for v in variables] for prefix, held in lists.items()
-    }
-    return Conversion(counterpart, states)
+    return Conversion(counterpart, _states(optimizer, variables, **lists))
 
 
 def _lamb(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
@@ -227,15 +220,21 @@ def _lamb(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
         max_weight_norm=_NO_LIMIT if limit is None else float(limit),
         **_shared(optimizer),
     )
-    states = {
-        "Accl1": [_state(optimizer, optimizer._momentums, v) for v in variables],
-        "Accl2": [_state(optimizer, optimizer._velocities, v) for v in variables],
-    }
+    states = _moments(optimizer, variables)
     return Conversion(counterpart, states, has_steps=counterpart.bias_correction)
 
 
-def _state(optimizer: Any, held: Sequence[Any], variable: Any) -> Any:
-    return held[optimizer._get_variable_index(variable)]
+def _states(
+    optimizer: Any, variables: Sequence[Any], **held: Sequence[Any]
+) -> dict[str, list[Any]]:
+    """Returns the optimiser's variables for some weights, by the prefixes of the device."""
+    numbers = [optimizer._get_variable_index(variable) for variable in variables]
+    return {prefix: [values[number] for number in numbers] for prefix, values in held.items()}
+
+
+def _moments(optimizer: Any, variables: Sequence[Any]) -> dict[str, list[Any]]:
+    first, second = optimizer._momentums, optimizer._velocities
+    return _states(optimizer, variables, Accl1=first, Accl2=second)
 
 
 # By name: on its torch backend Keras makes objects of further classes.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 
 import torch
 
@@ -45,12 +44,7 @@ class KeptRun(TakenValues):
         """Returns itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Removes the values."""
         self._file.close()
 

@@ -10,7 +10,7 @@ import functools
 import operator
 import sys
 from collections.abc import Callable
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -62,12 +62,7 @@ class Block(torch.nn.Module):
         """Begins the block."""
         Block.start(self._user_id, self._ipu_id)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Ends the block."""
         end_block()
 
