@@ -227,15 +227,13 @@ def _record(request: Request, metadata: Mapping[str, ResultMetadata] | None) -> 
     )
 
 
-def plan_model(
-    request: Request, *, is_short: bool = False, ignores_schedule: bool = False
-) -> Inventory:
+def plan_model(request: Request, *, ignores_schedule: bool = False) -> Inventory:
     """Returns what the IPUs would run and compute on, without lowering it.
+
+    There are no more micro-batches than it takes until all cycles of a pipeline are alike.
 
     Args:
         request: whose parameters and tensors may be on the meta device.
-        is_short: whether to lay out no more micro-batches than it takes until all cycles of a
-            pipeline are alike.
         ignores_schedule: whether the stages are those of the blocks, one micro-batch at a time,
             where a pipeline is asked for; another schedule may not fit them.
 
@@ -250,7 +248,7 @@ def plan_model(
     overlapped = overlap_of(graph, config)
     graph = optimise(graph, config)
     placed = place(graph, config, is_scheduled=not ignores_schedule, is_plan=True)
-    schedule = schedule_of(placed, config, is_short=is_short)
+    schedule = schedule_of(placed, config, is_short=True)
     return take_inventory(
         graph, placed, schedule, overlapped, config, request.optimizer, request.parameters
     )

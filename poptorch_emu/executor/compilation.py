@@ -63,6 +63,8 @@ class Compilation:
     """The program of a wrapped model, if there is one.
 
     Attributes:
+        executable: with all its plans and names; `None` if nothing is compiled.
+        arguments: for which it was compiled.
         groupings: what `replicaGrouping` asked of the next compilation.
     """
 
@@ -82,22 +84,12 @@ class Compilation:
         self._model = model
         self._user_model = user_model
         self._optimizer_link = optimizer_link
-        self._executable: Executable | None = None
-        self._arguments: Arguments | None = None
+        self.executable: Executable | None = None
+        self.arguments: Arguments | None = None
         self._time: datetime.timedelta | None = None
         self._timed: tuple[TimePlan, Inventory] | None = None
         self._num_made = 0
         self.groupings = ReplicaGroupings()
-
-    @property
-    def executable(self) -> Executable | None:
-        """The program with all its plans and names, `None` if nothing is compiled."""
-        return self._executable
-
-    @property
-    def arguments(self) -> Arguments | None:
-        """The arguments for which it was compiled."""
-        return self._arguments
 
     def checked(self) -> Executable:
         """Returns the program.
@@ -105,12 +97,12 @@ class Compilation:
         Raises:
             Error: there is none.
         """
-        if self._executable is None:
+        if self.executable is None:
             raise make_error(
                 "Model has not been compiled or has been destroyed. Call it, or compile() it, "
                 f"first; {Topic.NOT_COMPILED}"
             )
-        return self._executable
+        return self.executable
 
     def time(self) -> datetime.timedelta:
         """Returns how long it took.
@@ -118,9 +110,9 @@ class Compilation:
         Raises:
             Error: there is no program; or no bar was shown, and strict mode asks for errors.
         """
-        if self._executable is None or self._time is None:
+        if self.executable is None or self._time is None:
             raise make_error("Please compile the model before obtaining compilation time.")
-        if not self._executable.config.shows_progress_bar:
+        if not self.executable.config.shows_progress_bar:
             tolerate(
                 "compilationTime",
                 make_error(
@@ -164,11 +156,11 @@ class Compilation:
             with wrapping.settled(self._user_model):
                 executable = make(request, on_step)
             check_memory(executable, profile_folder(request.config))
-            self._executable = executable
+            self.executable = executable
             warn_about_forced(options, executable)
             if request.optimizer is not None:
                 warn_of_defaults(request.optimizer, parameters, executable)
-            self._arguments = arguments
+            self.arguments = arguments
             on_step(LOAD)
             try:
                 load()
@@ -189,7 +181,7 @@ class Compilation:
         """
         request = self.request(arguments, options)
         with wrapping.settled(self._user_model):
-            inventory = plan_model(request, is_short=True, ignores_schedule=ignores_schedule)
+            inventory = plan_model(request, ignores_schedule=ignores_schedule)
             return request, inventory
 
     def bound(self, bind: Callable[[], Arguments] | None) -> Arguments:
@@ -198,7 +190,7 @@ class Compilation:
         Raises:
             Error: there is neither.
         """
-        arguments = self._arguments if bind is None else bind()
+        arguments = self.arguments if bind is None else bind()
         if arguments is None:
             raise make_error(
                 "The model is not compiled, so the shapes of its inputs are not known. Pass inputs "
@@ -210,7 +202,7 @@ class Compilation:
         """Returns what the compiler would be asked; nothing changes."""
         parameters = dict(self._user_model.named_parameters())
         request = replace(self._request(arguments, options, parameters), hooks=NO_HOOKS)
-        if self._optimizer_link is not None and self._executable is None:
+        if self._optimizer_link is not None and self.executable is None:
             self._optimizer_link.forget()
         return request
 
@@ -223,8 +215,8 @@ class Compilation:
         """Returns a function that returns what is known of the model before it runs."""
 
         def view() -> Mapping[str, Any]:
-            assert self._arguments is not None, "a program was made for some arguments"
-            request, inventory = self.plan(self._arguments, options)
+            assert self.arguments is not None, "a program was made for some arguments"
+            request, inventory = self.plan(self.arguments, options)
             plans = planner.Planner(request, inventory, current_system())
             content = model_content.content_of_model(plans)
             return view_model.view_model(content)
@@ -254,15 +246,15 @@ class Compilation:
     def _times(self, options: Options) -> tuple[TimePlan, Inventory]:
         self.checked()
         if self._timed is None:
-            assert self._arguments is not None, "a program was made for some arguments"
-            request, inventory = self.plan(self._arguments, options)
+            assert self.arguments is not None, "a program was made for some arguments"
+            request, inventory = self.plan(self.arguments, options)
             self._timed = timing.time_of(request, inventory, current_system()), inventory
         return self._timed
 
     def forget(self) -> None:
         """Drops the program."""
-        self._executable = None
-        self._arguments = None
+        self.executable = None
+        self.arguments = None
         self._timed = None
 
     def _request(

@@ -23,7 +23,7 @@ from poptorch_emu.executor.device_model import DeviceModel
 from poptorch_emu.executor.hooks import (
     _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
 )
-from poptorch_emu.executor.measurement import Latency
+from poptorch_emu.executor.measurement import COMPUTING, INPUTS, OUTPUTS, WHOLE, Latency
 from poptorch_emu.executor.model_attributes import attribute_of
 from poptorch_emu.executor.module_repr import module_repr
 from poptorch_emu.executor.own_options import own_options
@@ -254,19 +254,19 @@ class PoplarExecutor:
 
         In seconds; zeros if nothing ran.
         """
-        return self._on_device.measurement.whole_latency()
+        return self._on_device.measurement.latency(WHOLE)
 
     def getHostIpuLatency(self) -> Latency:
         """Returns the same for the way of the inputs to the device (exact in form)."""
-        return self._on_device.measurement.input_latency()
+        return self._on_device.measurement.latency(INPUTS)
 
     def getComputeLatency(self) -> Latency:
         """Returns the same from the last input on the device to the last output (exact in form)."""
-        return self._on_device.measurement.compute_latency()
+        return self._on_device.measurement.latency(COMPUTING)
 
     def getIpuHostLatency(self) -> Latency:
         """Returns the same for the way of the outputs to the host (exact in form)."""
-        return self._on_device.measurement.output_latency()
+        return self._on_device.measurement.latency(OUTPUTS)
 
     def getTensorNames(self) -> list[str]:
         """Returns the names that `Options.anchorTensor` takes, sorted (exact in form).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +41,11 @@ Latency = tuple[float, float, float]
 
 _NO_SPANS: tuple[Spans, Spans] = ([], [])
 
-_FIRST_INPUT: End = (INPUT, min)
-_LAST_INPUT_COMPLETE: End = (INPUT_COMPLETE, max)
-_FIRST_OUTPUT: End = (OUTPUT, min)
-_LAST_OUTPUT: End = (OUTPUT, max)
-_LAST_OUTPUT_COMPLETE: End = (OUTPUT_COMPLETE, max)
+# From where to where the parts of a call last.
+WHOLE: tuple[End, End] = ((INPUT, min), (OUTPUT_COMPLETE, max))
+INPUTS: tuple[End, End] = ((INPUT, min), (INPUT_COMPLETE, max))
+COMPUTING: tuple[End, End] = ((INPUT_COMPLETE, max), (OUTPUT, max))
+OUTPUTS: tuple[End, End] = ((OUTPUT, min), (OUTPUT_COMPLETE, max))
 
 
 class Measurement:
@@ -84,7 +83,7 @@ class Measurement:
             return
         writer = profile_writer.ProfileWriter(path, session.executable.segment_names)
         self.profile = writer
-        session.after_call = partial(_add_call, session, writer)
+        session.after_call = lambda: writer.add_call(session.take_events())
         tracepoints.listeners.append(writer.add_tracepoint)
         self._end_profile = weakref.finalize(self, _end_profile_of, session, folder, writer)
 
@@ -112,21 +111,9 @@ class Measurement:
             inputs, outputs = self.modelled(inputs, outputs)
         return counters(inputs, outputs)
 
-    def whole_latency(self) -> Latency:
-        """Returns the shortest, longest and mean time from an input to its output, in seconds."""
-        return latency(self.counters(), _FIRST_INPUT, _LAST_OUTPUT_COMPLETE)
-
-    def input_latency(self) -> Latency:
-        """Returns the same for the way of the inputs to the device."""
-        return latency(self.counters(), _FIRST_INPUT, _LAST_INPUT_COMPLETE)
-
-    def compute_latency(self) -> Latency:
-        """Returns the same from the last input on the device to the last output."""
-        return latency(self.counters(), _LAST_INPUT_COMPLETE, _LAST_OUTPUT)
-
-    def output_latency(self) -> Latency:
-        """Returns the same for the way of the outputs to the host."""
-        return latency(self.counters(), _FIRST_OUTPUT, _LAST_OUTPUT_COMPLETE)
+    def latency(self, ends: tuple[End, End]) -> Latency:
+        """Returns the shortest, longest and mean time of a part of a call, in seconds."""
+        return latency(self.counters(), *ends)
 
 
 def profile_folder(config: CompileConfig) -> Path | None:
@@ -161,10 +148,6 @@ def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str,
         logger.warning("Nothing is profiled, but the model runs: %s", error)
         return False
     return True
-
-
-def _add_call(session: Session, writer: profile_writer.ProfileWriter) -> None:
-    writer.add_call(session.take_events())
 
 
 def _end_profile_of(session: Session, folder: Path, writer: profile_writer.ProfileWriter) -> None:

@@ -19,7 +19,7 @@ from poptorch_emu.compile.compiler import MakeExecutable, load_model
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.stored.container import Container, pack, unpack
 from poptorch_emu.compile.stored.executable_file import to_sections
-from poptorch_emu.errors import Error, make_error, require
+from poptorch_emu.errors import make_error, require
 from poptorch_emu.log import logger
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.arguments import Arguments
@@ -162,11 +162,7 @@ def _pickled(metadata: dict[str, Any]) -> bytes:
     try:
         return pickle.dumps(metadata, protocol=_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError) as cause:
-        raise _unpicklable(cause) from cause
-
-
-def _unpicklable(cause: Exception) -> Error:
-    return make_error(
-        f"The model, its inputs, options or optimizer cannot be pickled: {cause}. Define classes "
-        "and functions at the top of a module, or save with export_model=False."
-    )
+        raise make_error(
+            f"The model, its inputs, options or optimizer cannot be pickled: {cause}. Define "
+            "classes and functions at the top of a module, or save with export_model=False."
+        ) from cause
