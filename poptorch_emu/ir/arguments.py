@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ class Call(Protocol):
 
 def arguments_of(call: Call) -> SimpleNamespace:
     """Returns the arguments of an operation, with the defaults of those that are not given."""
-    return SimpleNamespace(**_named(call))
+    return SimpleNamespace(**named_arguments(call.target, call.args, call.kwargs))
 
 
 def with_arguments(call: Call, **changes: Any) -> tuple[Any, ...]:
@@ -37,19 +37,26 @@ def with_arguments(call: Call, **changes: Any) -> tuple[Any, ...]:
         call: of an operator whose arguments all have places.
         changes: by the names of the schema.
     """
-    named = _named(call)
+    named = vars(arguments_of(call))
     assert named.keys() >= changes.keys(), f"{call.target} has no argument of {set(changes)}"
     return tuple({**named, **changes}.values())
 
 
-def _named(call: Call) -> dict[str, Any]:
-    target: OpOverload = call.target
-    given = dict(zip(_names_of(target), call.args, strict=False)) | dict(call.kwargs)
-    return {
-        argument.name: given.get(argument.name, argument.default_value)
-        for argument in target._schema.arguments
-    }
+def named_arguments(
+    target: OpOverload, args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the arguments of a call by name, with the defaults of those that are not given."""
+    arguments = target._schema.arguments
+    given = {each.name: value for each, value in zip(arguments, args, strict=False)} | dict(kwargs)
+    return {each.name: given.get(each.name, each.default_value) for each in arguments}
 
 
-def _names_of(target: OpOverload) -> list[str]:
-    return [argument.name for argument in target._schema.arguments]
+def written_arguments(
+    target: OpOverload, args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> Iterator[Any]:
+    """Yields what an operator is given to write to."""
+    if target._schema.is_mutable:
+        named = named_arguments(target, args, kwargs)
+        for each in target._schema.arguments:
+            if each.alias_info is not None and each.alias_info.is_write:
+                yield named[each.name]

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import fx
 
+from poptorch_emu.ir.arguments import written_arguments
 from poptorch_emu.torch_versions import OpOverload
 
 
@@ -19,23 +20,16 @@ def is_mutating(node: fx.Node) -> bool:
 
 def written_values(node: fx.Node) -> Iterator[fx.Node]:
     """Yields what `node` changes, and the tensors of which that is a view."""
-    if not isinstance(node.target, OpOverload):
-        return
-    for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        if is_written:
+    if isinstance(node.target, OpOverload):
+        for value in written_arguments(node.target, node.args, node.kwargs):
             yield from memory_sharers(value)
 
 
 def written_memory(writer: fx.Node) -> set[fx.Node]:
     """Returns whose memory an operation changes: of a view, the tensor that was there first."""
-    schema = writer.target._schema  # type: ignore[union-attr]
-    arguments = [*zip(schema.arguments, writer.args, strict=False)]
-    arguments += [(each, writer.kwargs.get(each.name)) for each in schema.arguments]
     found: list[fx.Node] = []
-    for argument, value in arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            fx.node.map_arg(value, found.append)
+    target: OpOverload = writer.target  # type: ignore[assignment]
+    fx.node.map_arg([*written_arguments(target, writer.args, writer.kwargs)], found.append)
     return set(map(memory_of, found))
 
 

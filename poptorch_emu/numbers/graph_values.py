@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.arguments import named_arguments
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.operator_traits import traits_of
@@ -176,8 +177,5 @@ def _settings(
     target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, float | str]:
     """Returns the numbers and words among the arguments of a call, by their names."""
-    arguments = target._schema.arguments
-    values = {each.name: each.default_value for each in arguments if each.has_default_value()}
-    values |= {each.name: value for each, value in zip(arguments, args, strict=False)}
-    values |= kwargs
+    values = named_arguments(target, args, kwargs)
     return {name: value for name, value in values.items() if isinstance(value, (float, str))}

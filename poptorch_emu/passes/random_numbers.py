@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.control import FOR_LOOP, add_captured, region_names
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
@@ -130,9 +131,4 @@ def is_random(node: fx.Node) -> bool:
     """Returns whether an operation draws random numbers; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    if "dropout_p" not in names:
-        return True
-    index = names.index("dropout_p")
-    given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return bool(given != 0.0)
+    return bool(getattr(arguments_of(node), "dropout_p", None) != 0.0)

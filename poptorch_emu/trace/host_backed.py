@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.arguments import written_arguments
 from poptorch_emu.torch_versions import disabled_torch_function_impl, make_wrapper_subclass, pytree
 from poptorch_emu.trace.narrowing import refuse
 
@@ -86,11 +87,8 @@ def check_not_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     Raises:
         Error: it would change one.
     """
-    named = dict(zip((p.name for p in func._schema.arguments), args, strict=False)) | dict(kwargs)
-    for parameter in func._schema.arguments:
-        is_written = parameter.alias_info is not None and parameter.alias_info.is_write
-        value = named.get(parameter.name)
-        if is_written and isinstance(value, HostBacked):
+    for value in written_arguments(func, args, kwargs):
+        if isinstance(value, HostBacked):
             raise compiler_error(
                 f"{func} would change a tensor of shape {list(value.shape)} that went to the IPU "
                 "before the model was traced: it is a constant. Change a clone() of it, or make "

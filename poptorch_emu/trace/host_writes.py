@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.ir.arguments import written_arguments
 from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
@@ -80,12 +81,8 @@ def _written_by(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[torch.Tensor]:
     """Yields the tensors of the host that an operation writes."""
-    if not func._schema.is_mutable:
-        return
-    named = dict(zip((p.name for p in func._schema.arguments), args, strict=False)) | dict(kwargs)
-    for parameter in func._schema.arguments:
-        if parameter.alias_info is not None and parameter.alias_info.is_write:
-            yield from _host_tensors(named.get(parameter.name))
+    for value in written_arguments(func, args, kwargs):
+        yield from _host_tensors(value)
 
 
 def _host_tensors(values: Any) -> Iterator[torch.Tensor]:

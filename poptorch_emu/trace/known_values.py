@@ -85,22 +85,18 @@ def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
     """Returns `node` and what its value depends on, shapes left out."""
-    found, pending = {node}, [node]
-    while pending:
-        each = pending.pop()
-        producers = [] if each.target in _OF_A_SHAPE else each.all_input_nodes
-        new = [producer for producer in producers if producer not in found]
-        found.update(new)
-        pending += new
-    return found
+    return ancestors(node, lambda each: [] if each.target in _OF_A_SHAPE else each.all_input_nodes)
 
 
-def ancestors(node: fx.Node) -> set[fx.Node]:
+def ancestors(
+    node: fx.Node,
+    producers_of: Callable[[fx.Node], list[fx.Node]] = lambda each: each.all_input_nodes,
+) -> set[fx.Node]:
     """Returns `node` and everything that its value depends on."""
     found = {node}
     pending = [node]
     while pending:
-        for producer in pending.pop().all_input_nodes:
+        for producer in producers_of(pending.pop()):
             if producer not in found:
                 found.add(producer)
                 pending.append(producer)

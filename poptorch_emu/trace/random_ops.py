@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.arguments import named_arguments
 from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
@@ -125,7 +126,7 @@ def _rewrite(
     rng: fx.Node,
     op_id: int,
 ) -> Call:
-    call = _named(overload, args, kwargs)
+    call = named_arguments(overload, args, kwargs)
     if call.get("generator") is not None:
         raise compiler_error(
             f"{overload} was given a torch.Generator, but the device draws from its own stream. "
@@ -133,17 +134,6 @@ def _rewrite(
         )
     name, arguments = _TABLE[overload]
     return _ours(name), (rng, op_id, *arguments(call)), {}
-
-
-def _named(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a call by name, defaults included."""
-    names = [argument.name for argument in overload._schema.arguments]
-    defaults = {
-        argument.name: argument.default_value
-        for argument in overload._schema.arguments
-        if argument.has_default_value()
-    }
-    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _ours(name: str) -> OpOverload:

@@ -27,10 +27,12 @@ def static_settings() -> Iterator[None]:
     """Keeps PyTorch from looking at values, which a trace does not have, and from compiling."""
     with ExitStack() as stack:
         stack.enter_context(_unchecked_distributions())
-        stack.enter_context(_unchecked_masks())
+        # The parts of `torch.nn.Transformer` would look at the values of a mask.
+        stack.enter_context(patched(transformer, _detect_is_causal_mask=_is_causal))
         stack.enter_context(_uncompiled())
         stack.enter_context(_visible_range())
-        stack.enter_context(_branches_of_trees())
+        # `torch.cond` takes nested operands, which Dynamo flattens where it runs.
+        stack.enter_context(patched(cond_module, validate_subgraph_args_types=lambda *_: None))
         stack.enter_context(_unchecked_gradients())
         stack.enter_context(patched(MakefxTracer, trace=_refuse_graph))
         yield
@@ -60,25 +62,11 @@ def _unchecked_distributions() -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(was_checked)
 
 
-@contextmanager
-def _unchecked_masks() -> Iterator[None]:
-    """Keeps `torch.nn.Transformer` and its parts from looking at the values of a mask."""
-    with patched(transformer, _detect_is_causal_mask=_is_causal):
-        yield
-
-
 def _is_causal(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
     """Takes the user's word: whether a mask is causal would only choose a faster kernel."""
     return is_causal is True
-
-
-@contextmanager
-def _branches_of_trees() -> Iterator[None]:
-    """Lets `torch.cond` take nested operands, which Dynamo flattens where it runs."""
-    with patched(cond_module, validate_subgraph_args_types=lambda *_: None):
-        yield
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.mutation import written_values
 from poptorch_emu.ir.record import Phase
@@ -153,10 +154,7 @@ def _selections(node: fx.Node) -> list[fx.Node]:
 
 def _arguments(node: fx.Node) -> strict_table.Call:
     """Returns the arguments by name, defaults included and tensors as fakes."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    defaults = {each.name: each.default_value for each in schema if each.has_default_value()}
-    given = dict(zip((each.name for each in schema), node.args, strict=False))
-    call: strict_table.Call = {**defaults, **given, **node.kwargs}
+    call = vars(arguments_of(node))
     return {
         name: value.meta["val"] if isinstance(value, fx.Node) else value
         for name, value in call.items()

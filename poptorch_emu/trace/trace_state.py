@@ -198,10 +198,6 @@ class TraceState:
                 host_outputs[index] = value
         return results, host_outputs
 
-    def find_losses(self) -> list[tuple[torch.Tensor, fx.Node]]:
-        """Returns the marked losses that were recorded."""
-        return loss.take_losses(self.recorder.find)
-
     def run_backward(
         self, value: torch.Tensor, trainable: dict[str, torch.Tensor], initial: InitialGradient
     ) -> list[tuple[Sink, fx.Node]]:

@@ -103,7 +103,7 @@ class Forward:
         self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
         self.outputs = rebuild(outputs, map(_without_values, flatten_tensors(outputs)))
-        self.losses = tracer.find_losses()
+        self.losses = loss.take_losses(tracer.recorder.find)
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
         self._initial_gradient, self._model, self._fakes = initial_gradient, model, fakes
