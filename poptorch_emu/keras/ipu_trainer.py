@@ -260,10 +260,9 @@ class IpuTrainer:
             else 1,
             replicas=replicas,
         )
-        program = KerasProgram(module, use, steps, options)
-        if is_training:
-            program.train(model.optimizer, steps // (settings.accumulation * replicas))
-        return program
+        optimizer = model.optimizer if is_training else None
+        updates = steps // (settings.accumulation * replicas)
+        return KerasProgram(module, use, steps, options, optimizer, updates)
 
     def _plan(self) -> StagePlan | None:
         if self._known_plan is None:

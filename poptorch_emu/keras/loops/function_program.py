@@ -10,10 +10,7 @@ import keras
 import numpy as np
 import torch
 
-from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.executor.executor_contents import has_edited_weights
-from poptorch_emu.executor.factories import inferenceModel, trainingModel
-from poptorch_emu.keras.device_users import DeviceUser, give_back
+from poptorch_emu.keras.device_program import DeviceProgram
 from poptorch_emu.keras.loops.discovery import Discovered, loop_values
 from poptorch_emu.keras.loops.function_module import CapturedFunction
 from poptorch_emu.keras.loops.function_results import FunctionResults
@@ -36,7 +33,7 @@ _MOST_INPUT_BYTES = 2**28
 _LINGER_SECONDS = 1e-3
 
 
-class FunctionProgram(DeviceUser):
+class FunctionProgram(DeviceProgram):
     """Runs a function on virtual IPUs."""
 
     def __init__(self, module: CapturedFunction, system: SystemSettings, replicas: int) -> None:
@@ -47,7 +44,6 @@ class FunctionProgram(DeviceUser):
             system: what the process's `IPUConfig` says.
             replicas: how many run the function, each on an IPU.
         """
-        super().__init__(module.variables.values())
         self._module = module
         self._discovered = module.discovered
         self._replicas = replicas
@@ -70,19 +66,12 @@ class FunctionProgram(DeviceUser):
             replicas=replicas,
             is_training=update is not None,
         )
-        self._link: KerasOptimizerLink | None = None
-        if update is None:
-            self._executor = inferenceModel(module, options)
-        else:
-            self._link = KerasOptimizerLink(
+        link = None
+        if update is not None:
+            link = KerasOptimizerLink(
                 update.optimizer, module.trained, self._per_call // self._accumulation
             )
-            self._executor = trainingModel(module, options, self._link.optimizer)
-
-    @property
-    def executor(self) -> PoplarExecutor:
-        """What runs the function."""
-        return self._executor
+        super().__init__(module, module.variables.values(), options, link)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Runs the function on the tensors among its arguments, and returns what it returns.
@@ -121,28 +110,6 @@ class FunctionProgram(DeviceUser):
                 self._bring_variables_home()
         return None if results is None else results.returned()
 
-    def detach(self) -> bool:
-        """Gives the IPUs to another program; what was learnt comes back first."""
-        return give_back(self._executor)
-
-    def drop(self) -> None:
-        """Brings all back and drops the program."""
-        if self._link is not None:
-            self._link.release()
-        self._executor.destroy()
-
-    def _prepare(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Compiles, or sends what changed on the host."""
-        executor, link = self._executor, self._link
-        if not executor.isCompiled():
-            executor.compile(*inputs)
-            if link is not None:
-                link.start(executor)
-        elif executor.isAttachedToDevice() and has_edited_weights(executor):
-            executor.copyWeightsToDevice()
-        if link is not None:
-            link.prepare()
-
     def _begun(
         self,
         first: int,
@@ -152,8 +119,8 @@ class FunctionProgram(DeviceUser):
         """Begins some iterations from the first on; where that fails, their elements are kept."""
         try:
             inputs = self._inputs(first, elements, tensors)
-            self._prepare(inputs)
-            return self._executor._stream(
+            self.prepare(inputs)
+            return self.executor._stream(
                 tuple(inputs), {}, max_unread=self._per_call + 1, are_kept=True
             )
         except BaseException:
@@ -193,7 +160,7 @@ class FunctionProgram(DeviceUser):
         """Copies what the function has assigned to variables to the host."""
         assigned = self._discovered.variables.assigned
         if self._link is None and assigned:
-            self._executor.copyWeightsToHost()
+            self.executor.copyWeightsToHost()
         end_run([each for each in self._of_tensorflow if id(each) in assigned])
 
     def _read_on(self, stream: ResultStream, results: FunctionResults) -> None:
