@@ -53,7 +53,7 @@ def memory(model: PoplarExecutor) -> MemoryReport:
         Error: the model is not compiled.
     """
     model = wrapped(model)
-    return MemoryReport.of(model._compiled())
+    return MemoryReport.of_executable(model._compiled())
 
 
 def tile_memory(

@@ -21,11 +21,6 @@ class ComparisonReport(Comparison, PrintedReport):
     second is that of the machine.
     """
 
-    @classmethod
-    def of(cls, comparison: Comparison) -> ComparisonReport:
-        """Returns `comparison` with its table."""
-        return cls(**vars(comparison))
-
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 1), *self._notes()]
 

@@ -28,7 +28,7 @@ class MemoryReport(MemoryPlan, PrintedReport):
     settings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, executable: Executable) -> MemoryReport:
+    def of_executable(cls, executable: Executable) -> MemoryReport:
         """Returns the plan of a compiled model with its tables."""
         return cls(**vars(executable.memory), settings=tuple(memory_settings(executable)))
 

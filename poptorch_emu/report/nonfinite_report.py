@@ -16,11 +16,6 @@ _NUM_SHOWN = 4
 class NonfiniteReport(FirstNonfinite, PrintedReport):
     """What is not finite, to be printed (exact): where it begins, its inputs, what it reaches."""
 
-    @classmethod
-    def of(cls, found: FirstNonfinite) -> NonfiniteReport:
-        """Returns `found` with its text."""
-        return cls(**vars(found))
-
     def _parts(self, columns: int) -> Iterator[str]:
         if self.first is None:
             yield "All outputs, gradients and weights of the window are finite."

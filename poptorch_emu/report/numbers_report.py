@@ -19,11 +19,6 @@ class NumbersReport(NumbersComparison, PrintedReport):
     It has the verdict, the first difference, and a line for each module and direction.
     """
 
-    @classmethod
-    def of(cls, comparison: NumbersComparison) -> NumbersReport:
-        """Returns `comparison` with its text."""
-        return cls(**vars(comparison))
-
     def _parts(self, columns: int) -> list[str | Table]:
         is_fault = self.verdict >= Verdict.DIFFERENT
         hint = [f"How to go on: {Topic.MY_LOSS_DIFFERS}"] if is_fault else []

@@ -40,11 +40,6 @@ class NumericsReport(Numerics, PrintedReport):
     most. Shares are of the numbers that are not zero.
     """
 
-    @classmethod
-    def of(cls, numerics: Numerics) -> NumericsReport:
-        """Returns `numerics` with its text."""
-        return cls(**vars(numerics))
-
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was found, a sentence each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from poptorch_emu.report.terminal import (
     fitted_table,
@@ -15,6 +15,9 @@ from poptorch_emu.report.terminal import (
 
 # How wide a table of a notebook may be, in characters.
 _NOTEBOOK_COLUMNS = 120
+
+
+Self = TypeVar("Self", bound="PrintedReport")
 
 
 class Table(NamedTuple):
@@ -31,6 +34,11 @@ class Table(NamedTuple):
 
 class PrintedReport:
     """A value that is printed as lines of text and tables; a class of its own says which."""
+
+    @classmethod
+    def of(cls: type[Self], value: object) -> Self:
+        """Returns a report of `value`, whose fields it has."""
+        return cls(**vars(value))
 
     def _parts(self, columns: int) -> Iterable[str | Table]:
         """Returns lines, an empty one for a gap, and tables, in order.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.split import Split
+from poptorch_emu.report.printed_report import PrintedReport
 from poptorch_emu.report.terminal import (
     fitted_table,
     html_lines,
@@ -23,13 +24,8 @@ _TOO_LARGE = (
 
 
 @dataclass(frozen=True)
-class SplitReport(Split):
+class SplitReport(Split, PrintedReport):
     """A split that can be printed, and pasted."""
-
-    @classmethod
-    def of(cls, split: Split) -> SplitReport:
-        """Returns `split` with its table."""
-        return cls(**vars(split))
 
     def code(self, model: str = "model") -> str:
         """Returns the lines that make this split.

@@ -20,11 +20,6 @@ class TileReport(TileMemory, PrintedReport):
     It has a table of the mean bytes of a tile, and what is live at each peak.
     """
 
-    @classmethod
-    def of(cls, tiles: TileMemory) -> TileReport:
-        """Returns `tiles` with its table."""
-        return cls(**vars(tiles))
-
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 1), *self._notes()]
 

@@ -25,11 +25,6 @@ class TimeReport(TimePlan, PrintedReport):
     It tells what each IPU does during a step, the stages, and what limits them.
     """
 
-    @classmethod
-    def of(cls, plan: TimePlan) -> TimeReport:
-        """Returns `plan` with its table."""
-        return cls(**vars(plan))
-
     @property
     def bottleneck(self) -> str:
         """What limits the step, and what to change first."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poptorch_emu.plan.time.sweep import Sweep
+from poptorch_emu.report.printed_report import PrintedReport
 from poptorch_emu.report.terminal import fitted_table, html_table, terminal_width, wrapped
 
 
 @dataclass(frozen=True)
-class SweepReport(Sweep):
+class SweepReport(Sweep, PrintedReport):
     """A sweep that can be printed."""
-
-    @classmethod
-    def of(cls, sweep: Sweep) -> SweepReport:
-        """Returns `sweep` with its table."""
-        return cls(**vars(sweep))
 
     def __str__(self) -> str:
         """Returns a line for each point: settings, rows a second, whether it fits, what limits."""
