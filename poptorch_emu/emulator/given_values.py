@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
 
 # A model of another front end has a method of this name; what it returns ran for it last.
@@ -51,13 +54,28 @@ def check_model(model: object) -> None:
 
 
 def check_options(options: object) -> None:
-    """Checks that options are PopTorch's.
+    """Checks that options are PopTorch's, and can be changed.
 
     Raises:
-        TypeError: they are not.
+        AttributeError: they are frozen.
+        TypeError: they are something else.
     """
     if not isinstance(options, Options):
         raise TypeError(f"The options must be poptorch.Options(), but got {described(options)}.")
+    options._check_unfrozen()
+
+
+def check_choice(what: str, choice: object, choices: Sequence[str]) -> None:
+    """Checks a choice that is made by a word.
+
+    Raises:
+        Error: there is none of that name.
+    """
+    if choice not in choices:
+        raise make_error(
+            f"Unknown {what}: {choice!r}. Choose one of {list(choices)}."
+            f"{did_you_mean(choice, choices)}"
+        )
 
 
 def path_and_inputs(

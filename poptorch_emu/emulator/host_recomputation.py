@@ -6,9 +6,7 @@ PopTorch has no option for it: its pipelines recompute to save memory that an IP
 from __future__ import annotations
 
 from poptorch_emu.config import HostRecomputation
-from poptorch_emu.emulator.given_values import check_options
-from poptorch_emu.errors import make_error
-from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.emulator.given_values import check_choice, check_options
 from poptorch_emu.options import Options
 
 
@@ -28,11 +26,5 @@ def set_recomputation(options: Options, choice: str) -> None:
         Error: there is no such choice.
     """
     check_options(options)
-    options._check_unfrozen()
-    choices = [known.value for known in HostRecomputation]
-    if choice not in choices:
-        raise make_error(
-            f"Unknown recomputation: {choice!r}. Choose one of {choices}."
-            f"{did_you_mean(choice, choices)}"
-        )
+    check_choice("recomputation", choice, [known.value for known in HostRecomputation])
     options._host_recomputation = HostRecomputation(choice)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from poptorch_emu.emulator.given_values import check_options
-from poptorch_emu.errors import make_error
-from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.emulator.given_values import check_choice, check_options
 from poptorch_emu.options import Options
-
-_CHOICES = ("measured", "modelled")
 
 
 def set_latencies(options: Options, choice: str) -> None:
@@ -23,10 +19,5 @@ def set_latencies(options: Options, choice: str) -> None:
         Error: there is no such choice.
     """
     check_options(options)
-    options._check_unfrozen()
-    if choice not in _CHOICES:
-        raise make_error(
-            f"Unknown latencies: {choice!r}. Choose one of {list(_CHOICES)}."
-            f"{did_you_mean(choice, _CHOICES)}"
-        )
+    check_choice("latencies", choice, ("measured", "modelled"))
     options._has_modelled_latencies = choice == "modelled"

@@ -35,7 +35,6 @@ def set_schedule(options: Options, order: str | TableConfig) -> None:
         >>> emulator.set_schedule(options, emulator.schedules.zero_bubble_v())
     """
     check_options(options)
-    options._check_unfrozen()
     orders = [known.value for known in PipelineOrder]
     if isinstance(order, str) and order in schedules.NAMED:
         order = schedules.NAMED[order]()

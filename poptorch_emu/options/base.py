@@ -113,7 +113,7 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
     """
 
     _values: dict[str, Any]
-    _chosen: set[str]
+    _chosen: set[str]  # Options that somebody set, even if to their defaults.
 
     # Name in an older release -> attribute that does its work.
     _old_names: ClassVar[Mapping[str, str]] = {}
@@ -173,10 +173,6 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
     def exists(self, key: str) -> bool:
         """Returns whether there is an option `key` (exact)."""
         return key in self._values
-
-    def _is_chosen(self, key: str) -> bool:
-        """Returns whether somebody set the option `key`, even if to its default."""
-        return key in self._chosen
 
     def deleteIfExists(self, key: str) -> None:
         """Removes the option `key` where there is one (exact)."""

@@ -99,7 +99,7 @@ def freeze(
 
 def _broadcast_buffers(options: Options) -> bool | None:
     """Returns what the user said; in strict mode the default counts as said."""
-    is_said = options._is_chosen("broadcast_buffers") or strict.raises_errors()
+    is_said = "broadcast_buffers" in options._chosen or strict.raises_errors()
     return options.broadcast_buffers if is_said else None
 
 

@@ -16,7 +16,7 @@ from poptorch_emu.untrusted.json_types import AMOUNT, COUNT, NUMBER, Kind, type_
 _SOME_TEXT = (str, None)
 _UNIT = Kind("'cycles' or 'seconds'", lambda value: value in ("cycles", "seconds"))
 _INFINITE = Kind("'infinite'", lambda value: value == "infinite")
-_LABEL = {"name": str, "operator": _SOME_TEXT, "source": _SOME_TEXT}
+_LABEL = {"name": str, "source": _SOME_TEXT}
 _TIMELINE: dict[str, Any] = {
     "key": _UNIT,
     "title": str,
@@ -84,7 +84,6 @@ _STAGE = {
     "blocks": [str],
     "cycles": (AMOUNT, None),
     "num_operations": COUNT,
-    "weight_bytes": (COUNT, None),
 }
 _EDGE = {
     "from": str,

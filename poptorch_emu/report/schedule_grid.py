@@ -11,21 +11,17 @@ from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer, transfer_row
 
 
-def to_grid(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> str:
-    """Returns a table with slot numbers, their parts and one labelled row for each IPU.
-
-    An IPU with transfers beside its compute has a second row.
-
-    Args:
-        schedule: what to show.
-        transfers: that overlap.
-    """
-    rows = grid_rows(schedule, transfers)
+def to_grid(schedule: Schedule) -> str:
+    """Returns a table with slot numbers, their parts and one labelled row for each IPU."""
+    rows = grid_rows(schedule)
     return "\n".join(to_table(rows, num_left=len(rows[0])))
 
 
 def grid_rows(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> list[list[str]]:
-    """Returns the cells of `to_grid`: slot numbers, their parts, and a row or two for each IPU."""
+    """Returns the cells of `to_grid`: slot numbers, their parts, and a row or two for each IPU.
+
+    An IPU with transfers beside its compute has a second row.
+    """
     table = [["slot", *map(str, range(schedule.num_slots))], ["", *slot_parts(schedule)]]
     for ipu, row in enumerate(schedule.rows):
         table.append([f"IPU {ipu}", *map(cell_text, row)])

@@ -143,8 +143,6 @@ SECONDS_OF_PART = {
     "host": "host_seconds",
     "bubble": "bubble_seconds",
 }
-# Those of them in which an IPU does nothing.
-WAITING = ("host", "bubble")
 # The word for each kind of the plan's events.
 WORD_OF_EVENT = {
     "forward": "forward",

@@ -17,7 +17,7 @@ def timeline(num_events: int) -> dict[str, Any]:
         name: [] for name in ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
     }
     labels = [
-        {"name": f"{kind} {stage}", "source": f"train.py:{20 + stage}", "operator": None}
+        {"name": f"{kind} {stage}", "source": f"train.py:{20 + stage}"}
         for kind in ("forward", "backward", "update", "link")
         for stage in range(NUM_IPUS)
     ]
@@ -210,7 +210,6 @@ def graph() -> dict[str, Any]:
                     "blocks": [f"layer{3 * stage + block}" for block in range(3)],
                     "cycles": 42_000 * (1 if direction == "forward" else 2),
                     "num_operations": 50,
-                    "weight_bytes": 28 << 20,
                 }
             )
 

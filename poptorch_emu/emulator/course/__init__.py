@@ -56,7 +56,8 @@ def check(number: int, answer: Any) -> Assessment:
         The bubble is 27.3%, ...
     """
     exercise = _exercise(number)
-    return Assessment.of(number, exercise.title, _findings(exercise, answer))
+    findings = _findings(exercise, answer)
+    return Assessment(number, exercise.title, findings.faults, findings.facts)
 
 
 def wrapped(number: int, answer: Any) -> Wrapped:

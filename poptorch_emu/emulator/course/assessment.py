@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from poptorch_emu.emulator.course.exercise import Findings
 from poptorch_emu.report.terminal import terminal_width, wrapped
 
 _RIGHT, _WRONG = "#2e7d32", "#b3261e"
@@ -26,11 +25,6 @@ class Assessment:
     title: str
     faults: tuple[str, ...]
     facts: tuple[str, ...]
-
-    @classmethod
-    def of(cls, number: int, title: str, findings: Findings) -> Assessment:
-        """Returns the findings of an exercise, with its number and its title."""
-        return cls(number, title, findings.faults, findings.facts)
 
     @property
     def is_right(self) -> bool:

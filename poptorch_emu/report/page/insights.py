@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.report.terms import in_sentence
 
-KIB = 1024
 # From this share on a tile is worth a sentence.
 _NEARLY_FULL = 0.9
 

@@ -125,7 +125,7 @@ function hoverTip(host) {
 
 function stageTip(stage) {
   return tip(stage.name, [["IPU", plainText(stage.ipu)], ["blocks", stage.blocks.join(", ") || "none"],
-    ["for a micro-batch", cyclesAndTimeText(stage.cycles)], ["weights", bytesText(stage.weight_bytes)]]);
+    ["for a micro-batch", cyclesAndTimeText(stage.cycles)]]);
 }
 
 function edgeTip(edge) {
@@ -142,7 +142,6 @@ function stageTable(stages) {
     { key: "block_names", title: "Blocks", format: (text) => text || "" },
     { key: "cycles", title: "Cycles", numeric: true, format: countText },
     { key: "num_operations", title: "Operations", numeric: true, format: countText },
-    { key: "weight_bytes", title: "Weights", numeric: true, format: bytesText },
   ].filter((column) => rows.some((row) => isKnown(row[column.key])));
   return makeTable({ caption: "Stages", columns, rows, sortKey: "", search: false });
 }

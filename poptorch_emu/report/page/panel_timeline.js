@@ -172,7 +172,6 @@ class TimelineView {
       [this.timeline.unit === "cycles" ? "takes" : "took", this.exactText(columns.duration[event])],
       ["bytes", bytesText(columns.bytes[event])],
     ];
-    if (label.operator) pairs.push(["operator", label.operator]);
     pairs.push(["your line", plainText(label.source)]);
     return pairs;
   }

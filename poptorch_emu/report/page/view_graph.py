@@ -137,7 +137,6 @@ def _stage(
         "blocks": list(blocks),
         "cycles": None if time is None else round(time.cycles),
         "num_operations": len(nodes),
-        "weight_bytes": None,
     }
 
 

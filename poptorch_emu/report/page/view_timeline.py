@@ -101,7 +101,7 @@ def _received_bytes(inventory: Inventory | None) -> Counter[tuple[str, int]]:
 
 def _place(name: str, inventory: Inventory | None) -> dict[str, Any]:
     """Returns a label with the line of the user's code at which its segment begins."""
-    return {"name": name, "operator": None, "source": _first_source(name, inventory)}
+    return {"name": name, "source": _first_source(name, inventory)}
 
 
 def _first_source(name: str, inventory: Inventory | None) -> str | None:
@@ -214,7 +214,7 @@ def engine_timeline(run: EngineRun) -> dict[str, Any]:
         "unit": "seconds",
         "lanes": [*_lane_names(lanes, is_replicated), *channels],
         "kinds": list(_ENGINE_KINDS if channels else KINDS),
-        "labels": [{"name": name, "operator": None, "source": None} for name in table.labels],
+        "labels": [{"name": name, "source": None} for name in table.labels],
         "columns": table.columns,
         "spans": [],
         "num_left_out": run.num_left_out,
