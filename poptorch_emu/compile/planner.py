@@ -32,7 +32,7 @@ from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.machine.ipu import Ipu
-from poptorch_emu.machine.system import System
+from poptorch_emu.machine.system import System, system_of
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
@@ -121,13 +121,14 @@ class Planner:
                 return int(value.shape[0])
         return None
 
-    def plan(self, settings: Mapping[str, Any], system: System | None = None) -> Planned:
+    def plan(self, settings: Mapping[str, Any]) -> Planned:
         """Returns what one choice of settings gives; see `settings.SETTINGS`.
 
         Raises:
             Error: the settings do not go together, or with the model.
         """
-        system = system or self.system
+        name = settings.get("system")
+        system = self.system if name is None else system_of(name)
         case = self._of_ipus(self._of_rows(settings.get("micro_batch")), settings, system)
         inventory = case.inventory
         config = changed(inventory.config, settings, inventory.placed.ipu_ids)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from poptorch_emu.compile.planner import Planner
-from poptorch_emu.emulator.estimates import chosen_system, planner_of
+from poptorch_emu.compile.planner import Planned, Planner
+from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
 from poptorch_emu.emulator.what_ifs import checked_sweep
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.report.page.lab_view import LabPlan, lab_view
+from poptorch_emu.report.page.lab_view import lab_view
 from poptorch_emu.report.page.page_file import lab_to_html
 from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.runtime.progress import counted
@@ -62,23 +62,21 @@ def lab(
             "Give each setting one value or more, and fewer in all."
         )
     config = planner.inventory.config
-    plans = list(counted(_plans(planner, settings), count, "Laboratory", config.shows_progress_bar))
+    plans = counted(_plans(planner, settings), count, "Laboratory", config.shows_progress_bar)
     name = config.model_name or type(planner.request.model).__name__
     view = lab_view(name, settings, plans, _start(planner, settings))
     written.write_text(lab_to_html(view), encoding="utf-8")
     return WrittenFile(written)
 
 
-def _plans(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> Iterator[LabPlan | str]:
+def _plans(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> Iterator[Planned | str]:
     for values in itertools.product(*settings.values()):
-        chosen = dict(zip(settings, values, strict=True))
         try:
-            system = chosen_system(chosen["system"]) if "system" in chosen else None
-            planned = planner.plan(chosen, system)
+            planned = planner.plan(dict(zip(settings, values, strict=True)))
         except Error as error:
             yield str(error.message)
         else:
-            yield LabPlan(planned.time, planned.tiles, planned.fits)
+            yield planned
 
 
 def _usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:

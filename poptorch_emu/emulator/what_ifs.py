@@ -8,7 +8,7 @@ from typing import Any
 
 from poptorch_emu.compile.planner import Planner
 from poptorch_emu.compile.settings import SETTINGS, check_name
-from poptorch_emu.emulator.estimates import chosen_system, planner_of
+from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.near_names import did_you_mean
@@ -89,8 +89,7 @@ def _point(planner: Planner, settings: Mapping[str, Any]) -> Point:
     """Returns what one choice of settings gives, or why it cannot run."""
     chosen = tuple(settings.items())
     try:
-        system = chosen_system(settings["system"]) if "system" in settings else None
-        planned = planner.plan(settings, system)
+        planned = planner.plan(settings)
     except Error as error:
         return Point(chosen, None, 0.0, "", str(error.message))
     time, limit = planned.time, bottleneck_text(planned.time.limited_by)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from poptorch_emu.machine.tile_memory import TileMemory
-from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.compile.planner import Planned
 from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.view_timeline import machine_timeline
@@ -16,23 +14,10 @@ from poptorch_emu.report.terms import SECONDS_OF_PART
 from poptorch_emu.schedule.free_run import unit_lengths
 
 
-@dataclass(frozen=True)
-class LabPlan:
-    """What one choice of settings gives.
-
-    Attributes:
-        fits: "yes", "close" or "no".
-    """
-
-    time: TimePlan
-    tiles: TileMemory
-    fits: str
-
-
 def lab_view(
     name: str,
     settings: Mapping[str, Sequence[object]],
-    plans: Sequence[LabPlan | str],
+    plans: Iterable[Planned | str],
     start: Sequence[int],
 ) -> dict[str, Any]:
     """Returns what a laboratory shows; it can be written as JSON.
@@ -43,8 +28,9 @@ def lab_view(
         plans: for each choice, the last setting first to change: its plan, or why there is none.
         start: which value of each setting is chosen at first.
     """
+    points = [{"fault": plan} if isinstance(plan, str) else _point(plan) for plan in plans]
     count = math.prod(map(len, settings.values()))
-    assert len(plans) == count, f"{count} choices have a plan each, not {len(plans)}"
+    assert len(points) == count, f"{count} choices have a plan each, not {len(points)}"
     return {
         "name": name,
         "settings": [
@@ -52,11 +38,11 @@ def lab_view(
             for setting, values in settings.items()
         ],
         "start": list(start),
-        "points": [{"fault": plan} if isinstance(plan, str) else _point(plan) for plan in plans],
+        "points": points,
     }
 
 
-def _point(plan: LabPlan) -> dict[str, Any]:
+def _point(plan: Planned) -> dict[str, Any]:
     time, tiles = plan.time, plan.tiles
     parts = {
         part: sum(getattr(ipu, name) for ipu in time.ipus) for part, name in SECONDS_OF_PART.items()
