@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.ir.evaluate import run_on_host
 from poptorch_emu.numbers.graph_values import kind_of
 from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.rounding import (
@@ -27,6 +26,8 @@ from poptorch_emu.numbers.rounding import (
     longest,
     num_terms_of_matrices,
     on_floats,
+    results_of,
+    sum_of_ones,
     unit_roundoff,
 )
 from poptorch_emu.torch_versions import OpOverload, pytree
@@ -55,7 +56,7 @@ class Quick:
         """
         self._target, self._kind = target, kind_of(target)
         self._arguments = pytree.tree_map(_in_float32, (tuple(args), dict(kwargs)))
-        self._results = self._run(self._arguments)
+        self._results = results_of(self._target, self._arguments)
         self._moved: list[Any] | None = None
 
     def explains(self, result: int, tensor: torch.Tensor) -> bool:
@@ -79,12 +80,6 @@ class Quick:
             bool((off <= factor * more + last * size).all()) for more in self._magnitudes(result)
         )
 
-    def _run(self, arguments: Any) -> list[Any]:
-        args, kwargs = arguments
-        with torch.no_grad():
-            result = run_on_host(self._target, args, kwargs)
-        return list(result) if isinstance(result, (tuple, list)) else [result]
-
     def _num_terms(self) -> int:
         if self._kind in MATRICES:
             return num_terms_of_matrices(self._arguments[0])
@@ -93,9 +88,7 @@ class Quick:
             return int(max(1, read.numel() // max(1, self._results[0].numel())))
         is_mean = self._kind == "mean" or "avg_pool" in self._kind
         if self._kind in PRODUCTS or (self._kind in SUMS and not is_mean):
-            counts = self._run(on_floats(torch.ones_like, self._arguments))
-            largest = [c.abs().max().item() for c in counts if is_float(c) and c.numel()]
-            return int(max(largest, default=1.0))
+            return int(sum_of_ones(self._target, self._arguments))
         if torch.Tag.pointwise in self._target.tags:
             return ELEMENTWISE_ROUNDINGS
         return longest(self._arguments, self._results)
@@ -108,7 +101,7 @@ class Quick:
             every = max(1, left.size(-1) // _NUM_TERMS_READ)
             yield torch.matmul(left[..., ::every].abs(), right[..., ::every, :].abs())
         if self._kind in PRODUCTS or self._kind in SUMS:
-            yield self._run(on_floats(torch.abs, self._arguments))[result].abs()
+            yield results_of(self._target, on_floats(torch.abs, self._arguments))[result].abs()
             return
         size: torch.Tensor = self._results[result].abs()
         if torch.Tag.pointwise not in self._target.tags:
@@ -128,7 +121,7 @@ class Quick:
                 signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8)
                 return value * (1 + _STEP * (signs * 2 - 1))
 
-            after = self._run(pytree.tree_map(moved, self._arguments))
+            after = results_of(self._target, pytree.tree_map(moved, self._arguments))
             self._moved = [
                 None if made is None else _by_row((new - made).abs_() / _STEP)
                 for new, made in zip(after, self._results, strict=True)

@@ -87,6 +87,14 @@ def likely_gamma(num_terms: int, unit: float) -> float:
     return min(gamma(num_terms, unit), 6 * math.sqrt(num_terms) * unit)
 
 
+def results_of(target: OpOverload, arguments: Any) -> Tensors:
+    """Runs an operation on a tuple and a mapping of arguments, without gradients."""
+    args, kwargs = arguments
+    with torch.no_grad():
+        result = run_on_host(target, args, kwargs)
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
 @dataclass(frozen=True)
 class Bound:
     """How far from the exact result each element of a tensor may be.
@@ -116,7 +124,7 @@ class Exact:
         """
         self._target = target
         self._arguments = widened((tuple(args), dict(kwargs)))
-        self.results = self._run(self._arguments)
+        self.results = results_of(self._target, self._arguments)
         self._scales: Tensors | None = None
         self._num_terms = 0
 
@@ -156,12 +164,6 @@ class Exact:
 
         return self._changes(shifted)
 
-    def _run(self, arguments: Any) -> Tensors:
-        args, kwargs = arguments
-        with torch.no_grad():
-            result = run_on_host(self._target, args, kwargs)
-        return list(result) if isinstance(result, (tuple, list)) else [result]
-
     def _measured(self) -> tuple[Tensors, int]:
         kind = kind_of(self._target)
         if kind in EXACT:
@@ -176,14 +178,12 @@ class Exact:
         return scales, longest(self._arguments, self.results)
 
     def _of_sums(self, kind: str) -> tuple[Tensors, int]:
-        magnitudes = self._run(on_floats(torch.abs, self._arguments))
+        magnitudes = results_of(self._target, on_floats(torch.abs, self._arguments))
         if kind in MATRICES:
             return magnitudes, num_terms_of_matrices(self._arguments[0])
-        counts = self._run(on_floats(torch.ones_like, self._arguments))
-        largest = [c.abs().max().item() for c in counts if is_float(c) and c.numel()]
         if kind == "mean" or "avg_pool" in kind:
             return magnitudes, longest(self._arguments, self.results)
-        return magnitudes, math.ceil(max(largest, default=1.0)) + 1
+        return magnitudes, math.ceil(sum_of_ones(self._target, self._arguments)) + 1
 
     def _of_elements(self, kind: str) -> Tensors:
         scales = [_magnitude(each) for each in self.results]
@@ -193,7 +193,7 @@ class Exact:
                 continue
             moved = [*leaves]
             moved[place] = leaf * (1 + _STEP)
-            changed = self._run(pytree.tree_unflatten(moved, spec))
+            changed = results_of(self._target, pytree.tree_unflatten(moved, spec))
             for number, (after, before) in enumerate(zip(changed, self.results, strict=True)):
                 if is_float(after):
                     scales[number] = scales[number] + _difference(after, before) / _STEP
@@ -217,7 +217,8 @@ class Exact:
                         leaf = change(number, leaf, signs.double())
                     number += 1
                 moved.append(leaf)
-            for index, after in enumerate(self._run(pytree.tree_unflatten(moved, spec))):
+            changed = results_of(self._target, pytree.tree_unflatten(moved, spec))
+            for index, after in enumerate(changed):
                 if is_float(after):
                     difference = _by_row(_difference(after, self.results[index]))
                     changes[index] = torch.maximum(changes[index], difference)
@@ -228,6 +229,13 @@ def num_terms_of_matrices(args: Sequence[Any]) -> int:
     """Returns how many terms a product of matrices adds up, of which an addend may be one."""
     is_added_to = len(args) > 2
     return int(args[1 if is_added_to else 0].size(-1)) + is_added_to + 1
+
+
+def sum_of_ones(target: OpOverload, arguments: Any) -> float:
+    """Returns how many terms an operation adds up: its largest result on ones."""
+    counts = results_of(target, on_floats(torch.ones_like, arguments))
+    largest = [c.abs().max().item() for c in counts if is_float(c) and c.numel()]
+    return max(largest, default=1.0)
 
 
 def longest(arguments: Any, results: Tensors) -> int:

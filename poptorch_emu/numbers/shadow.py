@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.ir.evaluate import run_on_host
 from poptorch_emu.ir.graph import Graph, operation_of
 from poptorch_emu.numbers.graph_values import is_drawn, result_number
-from poptorch_emu.numbers.rounding import widened
+from poptorch_emu.numbers.rounding import results_of, widened
 from poptorch_emu.numbers.run import Place, Run
 from poptorch_emu.numbers.side import Side, call_of, last_uses
 
@@ -70,10 +69,8 @@ class Shadow:
         target, args, kwargs = call
         try:
             args, kwargs = fx.node.map_arg((args, kwargs), self._argument)
-            with torch.no_grad():
-                result = run_on_host(target, *widened((args, kwargs)))
+            return results_of(target, widened((args, kwargs)))
         except (
             RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, LookupError
         ):  # fmt: skip
             return None
-        return list(result) if isinstance(result, (tuple, list)) else [result]

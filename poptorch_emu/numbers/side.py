@@ -15,7 +15,6 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.arguments import arguments_of
-from poptorch_emu.ir.evaluate import run_on_host
 from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, source_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.numbers.graph_values import (
@@ -26,7 +25,7 @@ from poptorch_emu.numbers.graph_values import (
     result_number,
 )
 from poptorch_emu.numbers.quick import Quick
-from poptorch_emu.numbers.rounding import Bound, Exact
+from poptorch_emu.numbers.rounding import Bound, Exact, results_of
 from poptorch_emu.numbers.run import FIRST, Place, Run
 from poptorch_emu.torch_versions import OpOverload, pytree
 from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING
@@ -180,11 +179,9 @@ class Side:
         if call is None or any(off is not None for off in call.slack):
             return None
         try:
-            with torch.no_grad():
-                found = run_on_host(call.target, call.args, call.kwargs)
+            results = results_of(call.target, (call.args, call.kwargs))
         except _FAILURES:
             return None
-        results = list(found) if isinstance(found, (tuple, list)) else [found]
         return results, [None] * len(results)
 
     def _computed(self, operation: fx.Node) -> _Made | None:
