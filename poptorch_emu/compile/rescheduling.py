@@ -26,7 +26,7 @@ from poptorch_emu.plan.tiles.tile_contents import SegmentFigures, plan_tiles
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.split import StageCosts, Unit, fastest_stages
 from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.plan.time.units import units_for
+from poptorch_emu.plan.time.units import units_of
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.partition import Partition, partition_by_stages
 from poptorch_emu.schedule.schedule import Schedule
@@ -117,10 +117,10 @@ class Rescheduling:
             durations = Durations(
                 inventory, plan_memory(inventory), self.system, known_costs=self._costs
             )
-            units, unit_of = units_for(durations, count)
+            found = units_of(durations, count, least_blocks=count)
             self._costs = durations.costs
-            stage_of_unit = _stages_of(units, durations, count)
-            self._cuts[count] = {node: stage_of_unit[unit] for node, unit in unit_of.items()}
+            stage_of_unit = _stages_of(found.units, durations, count)
+            self._cuts[count] = {node: stage_of_unit[unit] for node, unit in found.unit_of.items()}
         graph = self.inventory.graph
         return partition_by_stages(graph, self._cuts[count], ipu_of_stage, config.strategy)
 

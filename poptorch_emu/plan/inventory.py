@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, operation_of, source_of
+from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, operation_of, source_of
 from poptorch_emu.plan.operations.operation_titles import titles_of
 from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Port, Schedule
@@ -92,6 +92,14 @@ class Inventory:
     def ipu_of(self, port: Port) -> int:
         """Returns which virtual IPU runs the segment at `port`."""
         return self.placed.ipu_of_stage[port[1]]
+
+    def updated_on(self, ipu: int) -> list[VariableInfo]:
+        """Returns the weights that a virtual IPU updates."""
+        return [
+            self.variables[sink.name]
+            for sink, port, _ in self.cut.results
+            if sink.kind is SinkKind.GRADIENT and self.ipu_of(port) == ipu
+        ]
 
     def is_remote(self, variable: VariableInfo) -> bool:
         """Whether `variable` lives in streaming memory."""

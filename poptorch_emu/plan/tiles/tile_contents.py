@@ -256,7 +256,7 @@ def _update_peak(inventory: Inventory, plan: MemoryPlan, ipu: int) -> Peak:
             for holding in plan.select(ipu, Content.STATE, Store.REMOTE)
             if holding.name.endswith(f"___{weight.name}")
         )
-        for weight in _trained(inventory, ipu)
+        for weight in inventory.updated_on(ipu)
     }
     if not held:
         return Peak(0, 0, "nothing")
@@ -280,12 +280,3 @@ def _update_bytes(inventory: Inventory, weight: VariableInfo) -> int:
     step = inventory.elements_of(weight, is_part) * weight.dtype.itemsize
     is_accumulated = inventory.config.gradient_accumulation > 1
     return step + (0 if is_accumulated and not is_part else step) + (size if is_part else 0)
-
-
-def _trained(inventory: Inventory, ipu: int) -> list[VariableInfo]:
-    """Returns the weights that an IPU updates."""
-    return [
-        inventory.variables[sink.name]
-        for sink, port, _ in inventory.cut.results
-        if sink.kind is SinkKind.GRADIENT and inventory.ipu_of(port) == ipu
-    ]

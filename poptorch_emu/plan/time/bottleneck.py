@@ -8,6 +8,7 @@ from poptorch_emu.plan.time.time_plan import (
     Limit,
     SpreadWeight,
     StageTime,
+    work_by_ipu,
 )
 from poptorch_emu.plan.time.window import Window
 
@@ -48,8 +49,7 @@ def bottleneck_of(
         return Bottleneck(Limit.HOST)
     slowest = _slowest_ipu(stages)
     if spread:
-        work = sum(stage.cycles for stage in stages if stage.ipu == spread[0].ipus[0])
-        share = spread[0].cycles / work
+        share = spread[0].cycles / work_by_ipu(stages)[spread[0].ipus[0]]
         if slowest.ipu == spread[0].ipus[0] and share > _LARGE_SHARE:
             return Bottleneck(Limit.SPREAD_WEIGHT, share, spread[0].ipus[0], weight=spread[0])
     if update_seconds > _LARGE_SHARE * window_seconds:
@@ -63,9 +63,7 @@ def bottleneck_of(
 
 
 def _slowest_ipu(stages: tuple[StageTime, ...]) -> Bottleneck:
-    work: dict[int, float] = {}
-    for stage in stages:
-        work[stage.ipu] = work.get(stage.ipu, 0.0) + stage.cycles
+    work = work_by_ipu(stages)
     ipu = max(work, key=lambda number: work[number])
     part, share = _largest_part([stage for stage in stages if stage.ipu == ipu])
     load = work[ipu] * len(work) / sum(work.values()) if len(work) > 1 else None

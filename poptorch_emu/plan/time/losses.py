@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from poptorch_emu.machine.time_numbers import NUMBERS
-from poptorch_emu.plan.time.time_plan import ActionTime, SpreadWeight, StageTime, TimePlan
+from poptorch_emu.plan.time.time_plan import ActionTime, SpreadWeight, TimePlan, work_by_ipu
 from poptorch_emu.plan.time.window import Window, window_of
 
 
@@ -66,7 +66,7 @@ class _Losses:
     def __init__(self, plan: TimePlan) -> None:
         self._plan = plan
         self._window: Window = window_of(plan.grid)
-        self._work = _work_by_ipu(plan.stages)
+        self._work = work_by_ipu(plan.stages)
         self._slowest = max(self._work, key=lambda ipu: self._work[ipu])
         update = max((update.cycles for update in plan.updates), default=0.0)
         micro_batches = plan.window_seconds - update / plan.clock_hz
@@ -150,10 +150,3 @@ class _Losses:
     def _of_calls(self) -> float:
         """Returns the share of what each call takes on the host, whatever it does."""
         return min(1.0, NUMBERS.call_seconds / self._plan.step_seconds)
-
-
-def _work_by_ipu(stages: tuple[StageTime, ...]) -> dict[int, float]:
-    work: dict[int, float] = {}
-    for stage in stages:
-        work[stage.ipu] = work.get(stage.ipu, 0.0) + stage.cycles
-    return work

@@ -148,6 +148,14 @@ class StageTime:
         return sum(part.cycles for part in self.parts)
 
 
+def work_by_ipu(stages: Iterable[StageTime]) -> dict[int, float]:
+    """Returns the cycles of all stages of each IPU, by the user's number."""
+    work: dict[int, float] = {}
+    for stage in stages:
+        work[stage.ipu] = work.get(stage.ipu, 0.0) + stage.cycles
+    return work
+
+
 @dataclass(frozen=True)
 class UpdateTime:
     """What an IPU takes for one update of its weights, in cycles.

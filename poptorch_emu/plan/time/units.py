@@ -11,7 +11,7 @@ from functools import partial
 from torch import fx
 
 from poptorch_emu.config import SyntheticData
-from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.graph import SinkKind, SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.streams import input_seconds
@@ -41,40 +41,18 @@ class Units:
     unit_of: dict[fx.Node, int]
 
 
-def units_of(durations: Durations, num_stages: int) -> Units:
-    """Returns the units of a model.
+def units_of(durations: Durations, num_stages: int, least_blocks: int = 2) -> Units:
+    """Returns the units of a model: the user's blocks, if there are as many as `least_blocks`.
 
     The modules are those of the least depth at which there are twice as many as stages, or of the
     greatest.
     """
-    graph = durations.inventory.graph
-    forward = _forward(graph)
-    blocks = _by_blocks(forward)
-    is_of_blocks = len(set(blocks.values())) > 1
+    operations = durations.inventory.graph.operations
+    forward = [node for node in operations if record_of(node).phase is Phase.FORWARD]
+    blocks = _ordered(forward, lambda node: record_of(node).place.block_id)
+    is_of_blocks = len(set(blocks.values())) >= least_blocks
     found = _Units(durations, blocks if is_of_blocks else _by_modules(forward, num_stages))
-    of_operations = dict(found.of_operations(graph.operations))
-    return Units(found.units(), is_of_blocks, found.ties(), of_operations)
-
-
-def units_for(durations: Durations, num_stages: int) -> tuple[list[Unit], dict[fx.Node, int]]:
-    """Returns the units of a model in order, and the unit of each operation.
-
-    They are the user's blocks if there are as many as stages, or else modules.
-    """
-    graph = durations.inventory.graph
-    forward = _forward(graph)
-    blocks = _by_blocks(forward)
-    has_enough = len(set(blocks.values())) >= num_stages
-    found = _Units(durations, blocks if has_enough else _by_modules(forward, num_stages))
-    return found.units(), dict(found.of_operations(graph.operations))
-
-
-def _forward(graph: Graph) -> list[fx.Node]:
-    return [node for node in graph.operations if record_of(node).phase is Phase.FORWARD]
-
-
-def _by_blocks(forward: list[fx.Node]) -> dict[fx.Node, str]:
-    return _ordered(forward, lambda node: record_of(node).place.block_id)
+    return Units(found.units(), is_of_blocks, found.ties(), dict(found.of_operations(operations)))
 
 
 def _by_modules(forward: list[fx.Node], num_stages: int) -> dict[fx.Node, str]:
@@ -132,10 +110,14 @@ class _Units:
                 is_weight = source.name in trained
             if source.kind is not SourceKind.VARIABLE or not is_weight:
                 continue
-            users = {self._index[self._unit_of[u]] for u in node.users if u in self._unit_of}
+            users = self._users(node)
             if len(users) > 1:
                 found.append(Tie(source.name, tuple(sorted(users))))
         return tuple(found)
+
+    def _users(self, value: fx.Node) -> set[int]:
+        """Returns the numbers of the units whose forward reads a value."""
+        return {self._index[self._unit_of[user]] for user in value.users if user in self._unit_of}
 
     def _cycles(self) -> tuple[defaultdict[int, float], defaultdict[int, float]]:
         forward: defaultdict[int, float] = defaultdict(float)
@@ -169,7 +151,6 @@ class _Units:
             return found
         for node in durations.inventory.graph.sources:
             if source_of(node).kind is SourceKind.INPUT:
-                users = [self._index[self._unit_of[u]] for u in node.users if u in self._unit_of]
                 seconds = input_seconds(
                     machine_bytes(node),
                     durations.system,
@@ -177,7 +158,7 @@ class _Units:
                     is_overlapped=False,
                     numbers=durations.numbers,
                 )
-                found[min(users, default=0)] += seconds * durations.system.chip.clock_hz
+                found[min(self._users(node), default=0)] += seconds * durations.system.chip.clock_hz
         return found
 
     def _held(self) -> defaultdict[int, int]:
@@ -185,8 +166,7 @@ class _Units:
         home: dict[str, int] = {}
         for node in self._durations.inventory.graph.sources:
             if source_of(node).kind is SourceKind.VARIABLE:
-                users = [self._index[self._unit_of[u]] for u in node.users if u in self._unit_of]
-                home[source_of(node).name] = min(users, default=0)
+                home[source_of(node).name] = min(self._users(node), default=0)
         found: defaultdict[int, int] = defaultdict(int)
         for holding in self._durations.memory.select(store=Store.ON_CHIP):
             if holding.content in _HELD:
@@ -206,8 +186,7 @@ class _Units:
         found: defaultdict[int, int] = defaultdict(int)
         for node, name in self._unit_of.items():
             for value in _values_of(node):
-                users = [self._index[self._unit_of[u]] for u in value.users if u in self._unit_of]
-                for index in range(self._index[name], max(users, default=0)):
+                for index in range(self._index[name], max(self._users(value), default=0)):
                     found[index] += machine_bytes(value)
         return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.machine.costs.cost import Cost
 from poptorch_emu.machine.costs.elementwise import elementwise
 from poptorch_emu.machine.costs.optimizer import Rule, rule
@@ -14,7 +13,6 @@ from poptorch_emu.plan.memory.memory_plan import Content, Store
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.time_plan import UpdateTime
 from poptorch_emu.segments.sharding import sharding_of
-from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, OptimizerKind
 
 _RULES = {
@@ -55,15 +53,6 @@ def _in_turn(updates: Sequence[UpdateTime]) -> Iterator[UpdateTime]:
         at += update.optimizer_cycles + update.remote_cycles
 
 
-def _weights(durations: Durations, ipu: int) -> list[VariableInfo]:
-    inventory = durations.inventory
-    return [
-        inventory.variables[sink.name]
-        for sink, port, _ in inventory.cut.results
-        if sink.kind is SinkKind.GRADIENT and inventory.ipu_of(port) == ipu
-    ]
-
-
 def _reduce_cycles(durations: Durations, ipu: int) -> float:
     """Returns how long it takes to add up gradients over the replicas, if they were not yet.
 
@@ -73,7 +62,7 @@ def _reduce_cycles(durations: Durations, ipu: int) -> float:
     inventory, replicas = durations.inventory, durations.inventory.config.replication_factor
     weights = [
         weight
-        for weight in _weights(durations, ipu)
+        for weight in inventory.updated_on(ipu)
         if not inventory.is_sharded_accumulator(weight.name) and len(weight.leaders) < replicas
     ]
     if replicas < 2 or not weights:
@@ -93,7 +82,7 @@ def _optimizer_cost(durations: Durations, optimizer: OptimizerConfig, ipu: int) 
     """Returns the cost of the rule on all weights, or on the replica's part, and of averages."""
     inventory, cost = durations.inventory, Cost()
     kind = _rule_of(optimizer)
-    for weight in _weights(durations, ipu):
+    for weight in inventory.updated_on(ipu):
         is_part = sharding_of(weight, inventory.config).is_active
         num_elements = inventory.elements_of(weight, is_part)
         cost += rule(kind, num_elements, weight.dtype.itemsize, durations.tiles)
