@@ -336,6 +336,11 @@ class CompileConfig:
         return num_input_groups(self.replication_factor, self.input_group_size)
 
     @property
+    def num_micro_batches(self) -> int:
+        """How many micro-batches a window has: an update in training, a call in inference."""
+        return self.gradient_accumulation if self.is_training else self.device_iterations
+
+    @property
     def batch_factor(self) -> int:
         """By what the rows of an input are divided to give the rows of a micro-batch."""
         return batches_per_step(

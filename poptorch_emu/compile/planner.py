@@ -20,7 +20,6 @@ from poptorch_emu.compile.limits import (
 )
 from poptorch_emu.compile.planning import (
     adapt_inventory,
-    num_micro_batches,
     on_system,
     schedule_of,
     take_inventory,
@@ -158,7 +157,7 @@ class Planner:
             return settings
         config = self.inventory.config
         name = "accumulation" if config.is_training else "device_iterations"
-        given = count = num_micro_batches(config)
+        given = count = config.num_micro_batches
         while count < least_micro_batches(case.inventory.placed.num_stages, config.is_training):
             count *= 2
         return settings if count == given else {**settings, name: count}

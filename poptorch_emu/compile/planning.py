@@ -129,11 +129,6 @@ def _in_words() -> Iterator[None]:
         raise compiler_error(f"The schedule does not fit: {fault}") from fault
 
 
-def num_micro_batches(config: CompileConfig) -> int:
-    """Returns how many micro-batches a window has."""
-    return config.gradient_accumulation if config.is_training else config.device_iterations
-
-
 def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = False) -> Schedule:
     """Returns when each stage runs.
 
@@ -143,7 +138,7 @@ def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = Fa
         is_short: whether to lay out no more micro-batches than it takes until all cycles of a
             pipeline are alike.
     """
-    count, table = num_micro_batches(config), config.strategy.table
+    count, table = config.num_micro_batches, config.strategy.table
     if table is not None:
         with _in_words():
             return make_table(table, placed.num_stages, count, config.is_training)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned, Planner
-from poptorch_emu.compile.planning import num_micro_batches
 from poptorch_emu.config import Recomputation, StrategyKind
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import Error
@@ -122,7 +121,7 @@ class _Search:
 def _longer_windows(planner: Planner) -> list[Settings]:
     config = planner.inventory.config
     name = "accumulation" if config.is_training else "device_iterations"
-    return [{name: num_micro_batches(config) * factor} for factor in _FACTORS]
+    return [{name: config.num_micro_batches * factor} for factor in _FACTORS]
 
 
 def _cut_anew(planner: Planner) -> list[Settings]:

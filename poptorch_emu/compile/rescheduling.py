@@ -10,7 +10,6 @@ from torch import fx
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.limits import check_schedule
 from poptorch_emu.compile.planning import (
-    num_micro_batches,
     schedule_of,
     take_inventory,
     with_schedule,
@@ -135,6 +134,6 @@ def _stages_of(units: list[Unit], durations: Durations, num_stages: int) -> list
         durations.tiles,
         config.is_training,
         recomputes and config.is_training and num_stages > 1,
-        num_micro_batches=num_micro_batches(config),
+        num_micro_batches=config.num_micro_batches,
     )
     return fastest_stages(costs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.compile.planning import num_micro_batches, schedule_kind
+from poptorch_emu.compile.planning import schedule_kind
 from poptorch_emu.config import Recomputation
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
@@ -43,7 +43,7 @@ def timed(request: Request, durations: Durations, io: HostWork | None = None) ->
     table = config.strategy.table
     run = Run(
         schedule_kind(config.strategy),
-        num_micro_batches(config),
+        config.num_micro_batches,
         request.optimizer,
         io,
         "" if table is None else table.name,
@@ -80,7 +80,7 @@ def split_with_operations(
         config.is_training,
         recomputes and config.is_training,
         cut.ties,
-        num_micro_batches(config),
+        config.num_micro_batches,
     )
     split = best_split(costs, is_of_blocks=cut.is_of_blocks)
     stage_of_unit = [number for number, stage in enumerate(split.stages) for _ in stage.units]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from poptorch_emu.compile.planning import num_micro_batches
 from poptorch_emu.compile.rescheduling import Rescheduling
 from poptorch_emu.config import PipelineOrder, StrategyConfig, StrategyKind, TableConfig
 from poptorch_emu.emulator import schedules
@@ -87,7 +86,7 @@ def _compared(
         _candidate(work, name, strategy)
         for name, strategy in _strategies(inventory.config.strategy, own)
     ]
-    micro_batches = num_micro_batches(inventory.config)
+    micro_batches = inventory.config.num_micro_batches
     return ComparisonReport.of(
         Comparison(tuple(sorted(candidates, key=_order)), count, micro_batches, machine.name)
     )

@@ -86,11 +86,9 @@ class Lowering:
             self._add_update(update)
         self._set_remote()
         config, num_runs = self._config, self._schedule.num_micro_batches
-        window = config.gradient_accumulation if config.is_training else config.device_iterations
+        window = config.num_micro_batches
         self.program.set_schedule(self._actions(), window, joined=window // num_runs)
-        self.program.set_numerics(
-            self._config.checks_floating_point, self._config.rounds_stochastically
-        )
+        self.program.set_numerics(config.checks_floating_point, config.rounds_stochastically)
         self.program.validate()
 
     def _add_variable(self, variable: VariableInfo) -> None:

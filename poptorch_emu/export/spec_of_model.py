@@ -70,9 +70,7 @@ def spec_of(
             for stage in range(stages.num_stages)
         ),
         inputs=tuple(_tensor_spec(value) for value in inputs),
-        num_micro_batches=(
-            config.gradient_accumulation if config.is_training else config.device_iterations
-        ),
+        num_micro_batches=config.num_micro_batches,
         kind=_kind(config),
         is_training=config.is_training,
         is_mean=config.reduction_type is ReductionType.Mean,

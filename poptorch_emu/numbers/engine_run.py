@@ -83,8 +83,7 @@ def one_window(request: Request) -> Request:
 
 def num_places(config: CompileConfig) -> int:
     """Returns how many micro-batches of all replicas a window has."""
-    count = config.gradient_accumulation if config.is_training else config.device_iterations
-    return count * config.replication_factor
+    return config.num_micro_batches * config.replication_factor
 
 
 def run_engine(

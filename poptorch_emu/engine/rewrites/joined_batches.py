@@ -35,7 +35,7 @@ def join_micro_batches(code: EngineGraph) -> int:
     Each rewrite behind it sees larger operations, and nothing of micro-batches.
     """
     config = code.config
-    window = config.gradient_accumulation if config.is_training else config.device_iterations
+    window = config.num_micro_batches
     if window == 1 or not _is_joinable(code):
         return 0
     # What sums have is the same for any number.
@@ -55,7 +55,7 @@ def join_micro_batches(code: EngineGraph) -> int:
 def bytes_of_results(graph: Graph) -> int:
     """Returns how many bytes all results of a micro-batch have that are no views."""
     return sum(
-        value.numel() * value.element_size()
+        value.nbytes
         for node in graph.operations
         if not traits_of(node.target).is_view
         for value in _tensors(node)
