@@ -60,7 +60,7 @@ def plan_links(
     for (producer, consumer), crossing in cut.crossings.items():
         depth = link_depth(schedule, producer, consumer)
         ways: dict[tuple[bool, bool], list[fx.Node]] = {}
-        for node in crossing.nodes:
+        for node in crossing:
             is_remote = leaves_chip(config, placed, producer, consumer, node)
             is_shard = _is_cut(config, producer, consumer, node) and node in replica_equal
             ways.setdefault((is_shard, is_remote), []).append(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from torch import fx
@@ -21,20 +21,15 @@ from poptorch_emu.torch_versions import OpOverload
 
 
 @dataclass
-class Crossing:
-    """The values that flow from one segment to another, by the order of their first use."""
-
-    producer: Port
-    consumer: Port
-    nodes: list[fx.Node] = field(default_factory=list)
-
-
-@dataclass
 class SegmentedGraph:
-    """All segments of one micro-batch, what flows between them, and where results appear."""
+    """All segments of one micro-batch, what flows between them, and where results appear.
+
+    Attributes:
+        crossings: the values that flow from one segment to another, in order of their first use.
+    """
 
     segments: dict[Port, Segment]
-    crossings: dict[tuple[Port, Port], Crossing]
+    crossings: dict[tuple[Port, Port], list[fx.Node]]
     results: list[tuple[Sink, Port, fx.Node]]
 
     @cached_property
@@ -192,8 +187,7 @@ class _Cutter:
             if producer == port:
                 return
         assert producer != port, f"{value.name} is used before it is computed"
-        crossing = self._result.crossings.setdefault((producer, port), Crossing(producer, port))
-        crossing.nodes.append(value)
+        self._result.crossings.setdefault((producer, port), []).append(value)
         segment.registers[value] = segment.new_register()
 
     def _part_that_has(self, value: fx.Node, port: Port) -> Port | None:
@@ -261,9 +255,9 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
     registers = result.segments[port].registers
     crossing = [
         registers[node]
-        for crossing in result.crossings.values()
-        if crossing.producer == port
-        for node in crossing.nodes
+        for (producer, _), nodes in result.crossings.items()
+        if producer == port
+        for node in nodes
     ]
     stored = [
         registers[value]

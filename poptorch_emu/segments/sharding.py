@@ -6,7 +6,6 @@ tensor together. A sharded accumulator is reduced in every micro-batch, as on th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from poptorch_emu.config import CompileConfig
@@ -37,11 +36,10 @@ def sharding_of(weight: VariableInfo, config: CompileConfig) -> Sharding:
     is_whole = weight.is_per_replica or weight.group_of_replica or not weight.shape
     if config.num_sharers == 1 or is_whole:
         return Sharding()
-    num_elements = math.prod(weight.shape)
     thresholds = config.sharding
 
     def is_cut(threshold: int | None) -> bool:
-        return threshold is not None and num_elements >= threshold
+        return threshold is not None and weight.num_elements >= threshold
 
     return Sharding(
         is_cut(thresholds.weight), is_cut(thresholds.optimizer), is_cut(thresholds.accumulator)

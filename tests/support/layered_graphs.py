@@ -82,7 +82,7 @@ def run_segments(
         alive = {register: given[str(source)] for source, register in segment.loads.items()}
         for (producer, consumer), crossing in cut.crossings.items():
             if consumer == port:
-                for node in crossing.nodes:
+                for node in crossing:
                     sent = ends[producer][cut.segments[producer].registers[node]]
                     assert segment.registers[node] not in alive, f"{node} arrives twice"
                     alive[segment.registers[node]] = sent
@@ -90,7 +90,7 @@ def run_segments(
         kept = {segment.registers[node] for _, home, node in cut.results if home == port}
         for (producer, _), crossing in cut.crossings.items():
             if producer == port:
-                kept |= {segment.registers[node] for node in crossing.nodes}
+                kept |= {segment.registers[node] for node in crossing}
         assert set(ends[port]) == kept, f"{port} holds {set(ends[port]) - kept} for nobody"
     return {
         str(sink): ends[port][cut.segments[port].registers[node]]

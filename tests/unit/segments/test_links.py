@@ -64,7 +64,7 @@ def test_links_then_carry_each_crossing_value_once() -> None:
     segments, links, _ = planned(config, "all")
     carried = Counter((link.producer, link.consumer, node) for link in links for node in link.nodes)
     crossing = Counter(
-        (c.producer, c.consumer, node) for c in segments.crossings.values() for node in c.nodes
+        (*ends, node) for ends, nodes in segments.crossings.items() for node in nodes
     )
     assert carried == crossing
 
@@ -115,7 +115,7 @@ def test_values_that_differ_in_their_way_then_go_by_links_of_their_own() -> None
     ends = next(
         e for e in segments.crossings if e[0] == (Kind.FORWARD, 1) and e[1][0] is Kind.BACKWARD
     )
-    stashed = segments.crossings[ends].nodes
+    stashed = segments.crossings[ends]
     assert len(stashed) == 3
     config = CompileConfig(True, replication_factor=2, sharding=ShardingConfig(activation=1))
     links = plan_links(segments, places, schedule, config, frozenset(stashed[:1]))

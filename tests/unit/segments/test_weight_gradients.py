@@ -104,9 +104,8 @@ def test_values_then_wait_in_one_place_at_a_time(mode) -> None:
     recomputed = recomputed_operations(graph, places, mode)
     crossings = cut(graph, places, True, recomputed, [HALVES] * 4).crossings
     for stage in range(4):
-        to_inputs, to_weights = (crossings.get(((F, stage), (kind, stage))) for kind in HALVES)
-        if to_inputs is not None and to_weights is not None:
-            assert not set(to_inputs.nodes) & set(to_weights.nodes)
+        to_inputs, to_weights = (crossings.get(((F, stage), (kind, stage)), []) for kind in HALVES)
+        assert not set(to_inputs) & set(to_weights)
 
 
 def test_stages_without_halves_then_keep_their_segments() -> None:
