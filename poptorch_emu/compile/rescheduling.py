@@ -14,8 +14,8 @@ from poptorch_emu.compile.planning import (
     take_inventory,
     with_schedule,
 )
-from poptorch_emu.compile.timing import timed
-from poptorch_emu.config import CompileConfig, Recomputation, StrategyConfig
+from poptorch_emu.compile.timing import stage_costs, timed
+from poptorch_emu.config import CompileConfig, StrategyConfig
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
@@ -23,7 +23,7 @@ from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.operations.operation_cost import OperationCosts
 from poptorch_emu.plan.tiles.tile_contents import SegmentFigures, plan_tiles
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.split import StageCosts, Unit, fastest_stages
+from poptorch_emu.plan.time.split import fastest_stages
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.plan.time.units import units_of
 from poptorch_emu.schedule.actions import Kind
@@ -118,22 +118,7 @@ class Rescheduling:
             )
             found = units_of(durations, count, least_blocks=count)
             self._costs = durations.costs
-            stage_of_unit = _stages_of(found.units, durations, count)
+            stage_of_unit = fastest_stages(stage_costs(durations, found.units, count))
             self._cuts[count] = {node: stage_of_unit[unit] for node, unit in found.unit_of.items()}
         graph = self.inventory.graph
         return partition_by_stages(graph, self._cuts[count], ipu_of_stage, config.strategy)
-
-
-def _stages_of(units: list[Unit], durations: Durations, num_stages: int) -> list[int]:
-    """Returns the stage of each unit."""
-    config = durations.inventory.config
-    recomputes = config.recomputation in (None, Recomputation.PIPELINE)
-    costs = StageCosts(
-        units,
-        num_stages,
-        durations.tiles,
-        config.is_training,
-        recomputes and config.is_training and num_stages > 1,
-        num_micro_batches=config.num_micro_batches,
-    )
-    return fastest_stages(costs)

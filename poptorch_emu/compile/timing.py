@@ -12,7 +12,7 @@ from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.split import Split, StageCosts, best_split
+from poptorch_emu.plan.time.split import Split, StageCosts, Tie, Unit, best_split
 from poptorch_emu.plan.time.step_time import Run, plan_time
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
 from poptorch_emu.plan.time.units import units_of
@@ -71,17 +71,24 @@ def split_with_operations(
     """Returns the same split, and the stage of each operation; errors are those of `split_of`."""
     durations = Durations(inventory, plan_memory(inventory), system)
     cut = units_of(durations, num_ipus)
-    config = inventory.config
-    recomputes = num_ipus > 1 and config.recomputation in (None, Recomputation.PIPELINE)
-    costs = StageCosts(
-        cut.units,
-        num_ipus,
-        durations.tiles,
-        config.is_training,
-        recomputes and config.is_training,
-        cut.ties,
-        config.num_micro_batches,
-    )
+    costs = stage_costs(durations, cut.units, num_ipus, cut.ties)
     split = best_split(costs, is_of_blocks=cut.is_of_blocks)
     stage_of_unit = [number for number, stage in enumerate(split.stages) for _ in stage.units]
     return split, {node: stage_of_unit[unit] for node, unit in cut.unit_of.items()}
+
+
+def stage_costs(
+    durations: Durations, units: list[Unit], num_stages: int, ties: tuple[Tie, ...] = ()
+) -> StageCosts:
+    """Returns what each stage would take that units are put together to."""
+    config = durations.inventory.config
+    recomputes = num_stages > 1 and config.recomputation in (None, Recomputation.PIPELINE)
+    return StageCosts(
+        units,
+        num_stages,
+        durations.tiles,
+        config.is_training,
+        recomputes and config.is_training,
+        ties,
+        config.num_micro_batches,
+    )
