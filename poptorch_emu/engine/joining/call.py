@@ -109,6 +109,12 @@ class Call:
         shape: Sequence[int] = (value if isinstance(value, torch.Tensor) else value[0]).shape
         return shape
 
+    @property
+    def num_results(self) -> int:
+        """How many results there are."""
+        value = self.node.meta["val"]
+        return 1 if isinstance(value, torch.Tensor) else len(value)
+
 
 Rule = Callable[[Call], Joined]
 

@@ -8,12 +8,13 @@ those of the micro-batches. An operation without a rule is not known to go row b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from poptorch_emu.engine.joining import view_rules
-from poptorch_emu.engine.joining.call import Call, Form, Joined, NotByRowsError, Rule, require
+from poptorch_emu.engine.joining.call import Call, Form, Joined, Rule, require
 from poptorch_emu.engine.joining.place import Place
 from poptorch_emu.ir.operator_traits import traits_of
 
@@ -29,20 +30,15 @@ def joined_form(call: Call) -> Joined:
     target = call.node.target
     rule = _RULES.get(target)
     if rule is None:
-        is_elementwise = traits_of(target).is_pointwise and "reduction" not in vars(call.arguments)
-        rule = _elementwise if is_elementwise else None
-    if rule is None:
-        raise NotByRowsError
+        require(traits_of(target).is_pointwise and "reduction" not in vars(call.arguments))
+        rule = _elementwise
     return rule(call)
-
-
-def _tensor_names(call: Call) -> list[str]:
-    return [name for name in vars(call.arguments) if call.nodes(name)]
 
 
 def _elementwise(call: Call) -> Joined:
     """Broadcasts from the last dimension; what has no rows of its own stays as it is."""
-    names, rank = _tensor_names(call), len(call.out)
+    names = [name for name in vars(call.arguments) if call.nodes(name)]
+    rank = len(call.out)
     by = {name: rank - len(call.shape(name)) for name in names}
     with_rows = [name for name in names if not call.is_shared(name)]
     found = {
@@ -93,14 +89,6 @@ def _reduced(call: Call, is_sum: bool = False, results: int = 1) -> Joined:
         return Joined({"self": place}, (Form.SUM,))
     left = 0 if call.arguments.keepdim else sum(dim < place.dim for dim in across)
     return Joined({"self": place}, (place.moved(-left),) * results)
-
-
-def _sum(call: Call) -> Joined:
-    return _reduced(call, is_sum=True)
-
-
-def _reduced_with_places(call: Call) -> Joined:
-    return _reduced(call, results=2)
 
 
 def _product(call: Call) -> Joined:
@@ -251,13 +239,13 @@ _RULES: dict[Any, Rule] = {
     aten.cumprod.default: _not_along("self"),
     aten.sort.default: _not_along("self", results=2),
     aten.topk.default: _not_along("self", results=2),
-    aten.sum.dim_IntList: _sum,
+    aten.sum.dim_IntList: partial(_reduced, is_sum=True),
     aten.mean.dim: _reduced,
     aten.amax.default: _reduced,
     aten.amin.default: _reduced,
     aten.var.correction: _reduced,
     aten.any.dim: _reduced,
     aten.all.dim: _reduced,
-    aten.max.dim: _reduced_with_places,
-    aten.min.dim: _reduced_with_places,
+    aten.max.dim: partial(_reduced, results=2),
+    aten.min.dim: partial(_reduced, results=2),
 }

@@ -65,23 +65,17 @@ def _matrix_transpose(call: Call) -> Joined:
 
 
 def _select(call: Call) -> Joined:
+    """One index of another dimension, or each of them."""
     place, dim = call.place("self"), call.along(call.arguments.dim)
     require(dim != place.dim)
-    return Joined({"self": place}, (place.moved(-(dim < place.dim)),))
+    return Joined({"self": place}, (place.moved(-(dim < place.dim)),) * call.num_results)
 
 
-def _several(call: Call) -> Joined:
-    """All parts of a split along another dimension."""
+def _slice(call: Call) -> Joined:
+    """A part of another dimension, or all parts of it."""
     place = call.place("self")
     require(call.along(call.arguments.dim) != place.dim)
-    return Joined({"self": place}, (place,) * len(call.node.meta["val"]))
-
-
-def _unbind(call: Call) -> Joined:
-    place, dim = call.place("self"), call.along(call.arguments.dim)
-    require(dim != place.dim)
-    moved = place.moved(-(dim < place.dim))
-    return Joined({"self": place}, (moved,) * len(call.node.meta["val"]))
+    return Joined({"self": place}, (place,) * call.num_results)
 
 
 def _together(name: str) -> Rule:
@@ -136,12 +130,6 @@ def _same(call: Call) -> Joined:
     return Joined({"self": place}, (place,))
 
 
-def _slice(call: Call) -> Joined:
-    place = call.place("self")
-    require(call.along(call.arguments.dim) != place.dim)
-    return Joined({"self": place}, (place,))
-
-
 RULES: dict[Any, Rule] = {
     aten.view.default: _view,
     aten._unsafe_view.default: _view,
@@ -155,9 +143,9 @@ RULES: dict[Any, Rule] = {
     aten.t.default: _matrix_transpose,
     aten.select.int: _select,
     aten.slice.Tensor: _slice,
-    aten.split.Tensor: _several,
-    aten.split_with_sizes.default: _several,
-    aten.unbind.int: _unbind,
+    aten.split.Tensor: _slice,
+    aten.split_with_sizes.default: _slice,
+    aten.unbind.int: _select,
     aten.cat.default: _together("tensors"),
     torch.ops.poptorch_emu.joined_gradients.default: _together("parts"),
     aten.stack.default: _stack,

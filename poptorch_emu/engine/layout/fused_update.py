@@ -73,7 +73,7 @@ def _instructions(code: Segment, kept: set[int], places: Mapping[int, int]) -> l
                 groups[register] = group
     of_group: dict[int, list[Instruction]] = {}
     for instruction in code.instructions:
-        of_group.setdefault(_group_of(instruction, groups), []).append(instruction)
+        of_group.setdefault(groups.get(instruction.outputs[0], -1), []).append(instruction)
     instructions: list[Instruction] = []
     for group, members in of_group.items():
         fused = None if group < 0 else _fused(members, code.inlined[group], kept, places)
@@ -179,10 +179,6 @@ def can_update_in_place(plan: UpdatePlan) -> bool:
     return not any(part.is_sharded for part in parts) and all(
         _is_fused(part.code, {} if part.is_by_rows else _places(part)) for part in parts
     )
-
-
-def _group_of(instruction: Instruction, groups: Mapping[int, int]) -> int:
-    return groups.get(instruction.outputs[0], -1)
 
 
 def _fused(
