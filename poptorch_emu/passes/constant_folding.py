@@ -45,9 +45,7 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
         return False
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else (value,)
-    num_bytes = sum(
-        item.numel() * item.element_size() for item in values if isinstance(item, torch.Tensor)
-    )
+    num_bytes = sum(item.nbytes for item in values if isinstance(item, torch.Tensor))
     return num_bytes <= _MAX_CONSTANT_BYTES
 
 

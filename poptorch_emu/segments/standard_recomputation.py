@@ -18,7 +18,6 @@ from torch import fx
 from poptorch_emu.ir.graph import record_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
-from poptorch_emu.segments.storage import num_bytes
 from poptorch_emu.torch_versions import OpOverload
 
 
@@ -65,7 +64,7 @@ def _bytes_of(operations: Iterable[fx.Node]) -> int:
         for value in _results(node):
             tensor = value.meta["val"]
             if isinstance(tensor, torch.Tensor):
-                sizes[root] = max(sizes.get(root, 0), num_bytes(tensor))
+                sizes[root] = max(sizes.get(root, 0), tensor.nbytes)
     return sum(size for root, size in sizes.items() if root.op == "call_function")
 
 

@@ -1,19 +1,12 @@
-"""In whose memory a value lies, and how many bytes it takes there.
+"""In whose memory a value lies.
 
 A view costs nothing, and keeps alive what it looks at.
 """
 
 from __future__ import annotations
 
-import torch
-
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Segment
-
-
-def num_bytes(value: torch.Tensor) -> int:
-    """Returns how many bytes the elements of `value` take."""
-    return value.numel() * value.element_size()
 
 
 def storage_of(segment: Segment) -> dict[int, int]:

@@ -14,6 +14,7 @@ from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.joining.joiner import joined
 from poptorch_emu.ir.graph import Graph, SinkKind
 from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.plan.operations.operation_family import tensors_of
 from poptorch_emu.torch_versions import OpOverload
 
 # Bytes of a joined result, on average, up to which joining gives something: what an operation reads
@@ -58,14 +59,8 @@ def bytes_of_results(graph: Graph) -> int:
         value.nbytes
         for node in graph.operations
         if not traits_of(node.target).is_view
-        for value in _tensors(node)
+        for value in tensors_of([node])
     )
-
-
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    value = node.meta["val"]
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [each for each in values if isinstance(each, torch.Tensor)]
 
 
 def _number_to_join(window: int, num_bytes: int, num_operations: int, fewest: int) -> int:

@@ -18,7 +18,6 @@ from poptorch_emu.schedule.schedule import Port, link_depth
 from poptorch_emu.segments.links import LinkPlan
 from poptorch_emu.segments.placement import location_of
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
-from poptorch_emu.segments.storage import num_bytes
 from poptorch_emu.update.formulas.loss_scale import FACTOR, STATISTICS
 from poptorch_emu.update.recorded import NUM_SQUARES
 
@@ -99,7 +98,7 @@ def _accumulators(inventory: Inventory) -> Iterator[Holding]:
 
 def _sources(inventory: Inventory) -> Iterator[Holding]:
     """Yields constants, one for each IPU that uses them, and inputs with their stashes."""
-    sizes = {source_of(node): num_bytes(node.meta["val"]) for node in inventory.graph.sources}
+    sizes = {source_of(node): node.meta["val"].nbytes for node in inventory.graph.sources}
     for source, size in sizes.items():
         ports = _ports_that_load(inventory, source)
         if source.kind is SourceKind.CONSTANT:
@@ -135,7 +134,7 @@ def _stream(inventory: Inventory, end: Source | Sink, copies: int) -> tuple[int,
 def _outputs(inventory: Inventory) -> Iterator[Holding]:
     for sink, port, node in inventory.cut.results:
         if sink.kind in (SinkKind.OUTPUT, SinkKind.INPUT):
-            size = num_bytes(node.meta["val"])
+            size = node.meta["val"].nbytes
             stream = _stream(inventory, sink, 1)
             yield Holding(inventory.ipu_of(port), Content.OUTPUT, str(sink), size, *stream)
 
@@ -168,7 +167,7 @@ def shared_bytes(cut: SegmentedGraph, link: LinkPlan) -> int:
     for node in link.nodes:
         root = storage.get(producer.registers[node], producer.registers[node])
         if root not in loaded:
-            largest[root] = max(largest.get(root, 0), num_bytes(node.meta["val"]))
+            largest[root] = max(largest.get(root, 0), node.meta["val"].nbytes)
     return sum(largest.values())
 
 

@@ -19,7 +19,6 @@ from poptorch_emu.plan.memory.segment_workspace import (
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.segments.phases import port_numbers
 from poptorch_emu.segments.segment import Segment
-from poptorch_emu.segments.storage import num_bytes
 from poptorch_emu.update.parts.update_parts import Part
 
 
@@ -59,7 +58,7 @@ def _fetched_at(inventory: Inventory, port: Port) -> dict[int, int]:
     fetched = _fetched_by_loads(inventory, segment, is_sharded=False)
     for link in inventory.links:
         if link.consumer == port and (link.is_remote or link.is_shard):
-            fetched |= {segment.registers[n]: num_bytes(n.meta["val"]) for n in link.nodes}
+            fetched |= {segment.registers[n]: n.meta["val"].nbytes for n in link.nodes}
     return fetched
 
 

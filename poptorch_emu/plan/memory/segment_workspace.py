@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from torch import fx
 
 from poptorch_emu.segments.segment import Segment
-from poptorch_emu.segments.storage import num_bytes, storage_of
+from poptorch_emu.segments.storage import storage_of
 from poptorch_emu.update.recorded import TEMPLATE_SHAPE
 
 
 def register_bytes(segment: Segment) -> dict[int, int]:
     """Returns the size in bytes of each register that holds a value of the graph."""
-    return {register: num_bytes(node.meta["val"]) for node, register in segment.registers.items()}
+    return {register: node.meta["val"].nbytes for node, register in segment.registers.items()}
 
 
 def inlined_bytes(segment: Segment, elements: Mapping[int, int]) -> dict[int, int]:

@@ -31,7 +31,7 @@ def spread_weights(durations: Durations) -> tuple[SpreadWeight, ...]:
             if producer == consumer or consumer != home:
                 continue
             values = (node.meta["val"] for node in link.nodes)
-            sent = sum(v.numel() * v.itemsize for v in values if tuple(v.shape) == shape)
+            sent = sum(v.nbytes for v in values if tuple(v.shape) == shape)
             num_bytes += sent
             if sent:
                 cycles += copy_cycles(

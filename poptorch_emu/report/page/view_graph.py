@@ -101,7 +101,7 @@ def _moved_bytes(node: fx.Node) -> int:
 
 def _bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.itemsize
+        return value.nbytes
     return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
