@@ -6,14 +6,20 @@ from enum import Enum
 
 from poptorch_emu.schedule.grouped import grouped
 from poptorch_emu.schedule.interleaved import interleaved
-from poptorch_emu.schedule.phased import phased
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.sequential import sequential
-from poptorch_emu.schedule.sharded import sharded
 
 
 class ScheduleKind(Enum):
-    """How the stages share time."""
+    """How the stages share time.
+
+    All but the first two run one stage at a time, unless stages of a phase do not need each other.
+    Sharding differs from a sequential pipeline in what the stages are: it asks nothing of the
+    number of micro-batches. Serial phases share one group of IPUs; parallel ones alternate between
+    the even and the odd IPUs, so that one group fetches weights while the other computes. Fetching
+    is no action of a schedule, and the alternation is in the map from stages to IPUs; that even
+    phases are on even IPUs is checked where the phases are known.
+    """
 
     GROUPED = "grouped"
     INTERLEAVED = "interleaved"
@@ -21,15 +27,6 @@ class ScheduleKind(Enum):
     SHARDED = "sharded"
     SERIAL_PHASED = "serial_phased"
     PARALLEL_PHASED = "parallel_phased"
-
-
-_STRATEGIES = {
-    ScheduleKind.GROUPED: grouped,
-    ScheduleKind.INTERLEAVED: interleaved,
-    ScheduleKind.SEQUENTIAL: sequential,
-    ScheduleKind.SHARDED: sharded,
-}
-_PHASED = {ScheduleKind.SERIAL_PHASED, ScheduleKind.PARALLEL_PHASED}
 
 
 def make_schedule(
@@ -53,6 +50,8 @@ def make_schedule(
     Raises:
         ValueError: the IPUs have a gap, or there is no stage or no micro-batch.
     """
-    if kind in _PHASED:
-        return phased(ipu_of_stage, num_micro_batches, is_training, level_of_stage)
-    return _STRATEGIES[kind](ipu_of_stage, num_micro_batches, is_training)
+    if kind is ScheduleKind.GROUPED:
+        return grouped(ipu_of_stage, num_micro_batches, is_training)
+    if kind is ScheduleKind.INTERLEAVED:
+        return interleaved(ipu_of_stage, num_micro_batches, is_training)
+    return sequential(ipu_of_stage, num_micro_batches, is_training, level_of_stage)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 
+from poptorch_emu.machine.costs.tiles import GRAIN_BYTES
+
 
 @dataclass(frozen=True)
 class FamilyCode:
@@ -85,7 +87,7 @@ def used_fraction(num_bytes: int, num_tiles: int) -> float:
 
     Source: PopLibs' linear mapping.
     """
-    return min(1.0, -(-num_bytes // _GRAIN_BYTES) / num_tiles)
+    return min(1.0, -(-num_bytes // GRAIN_BYTES) / num_tiles)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,6 @@ class CodeBytes:
         return self.vertex_code + self.vertex_state + self.exchange + self.control
 
 
-_GRAIN_BYTES = 128
 # Fitted to the programs whose parts were published.
 _RUNTIME_BYTES = 4096
 _STEP_BYTES, _IDLE_STEP_BYTES = 12.0, 2.5

@@ -26,10 +26,9 @@ class Row:
         for _ in range(times):
             self.cells.append((self._next(Kind.FORWARD, stage),))
 
-    def backward(self, stage: int, times: int = 1) -> None:
-        """Adds whole backwards of a stage."""
-        for _ in range(times):
-            self.cells.append((self._next(Kind.BACKWARD, stage),))
+    def backward(self, stage: int) -> None:
+        """Adds a whole backward of a stage."""
+        self.cells.append((self._next(Kind.BACKWARD, stage),))
 
     def inputs(self, stage: int) -> None:
         """Adds a backward of a stage, as far as the stage before needs it."""
