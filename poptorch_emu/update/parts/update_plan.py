@@ -79,7 +79,6 @@ class UpdatePlan:
         self._config = config
         self._scale = gradient_scale(config)
         self._everyone = tuple(range(config.replication_factor))
-        self._templates: dict[tuple[int, torch.dtype, int], Graph] = {}
         self._shardings: dict[str, Sharding] = {}
         self._clip = ClipParts(optimizer, self._scale) if optimizer.clips else None
         self._network = NetworkParts(self._everyone) if config.num_processes > 1 else None
@@ -263,18 +262,12 @@ class UpdatePlan:
         )
 
     def _template(self, gradient: Gradient) -> Graph:
+        arguments = self._optimizer, gradient.group, gradient.weight.dtype, self._scale
+        if not self._config.rounds_stochastically:
+            return _known_rule(*arguments)
         # Rounding at random, each weight has numbers of its own.
-        number = gradient.number if self._config.rounds_stochastically else 0
-        key = (gradient.group, gradient.weight.dtype, number)
-        if key not in self._templates:
-            arguments = self._optimizer, key[0], key[1], self._scale
-            if self._config.rounds_stochastically:
-                first_id = stochastic_rounding.first_update_id(number)
-                rule = stochastic_rounding.run(record_update(*arguments), first_id)
-            else:
-                rule = _known_rule(*arguments)
-            self._templates[key] = rule
-        return self._templates[key]
+        first_id = stochastic_rounding.first_update_id(gradient.number)
+        return stochastic_rounding.run(record_update(*arguments), first_id)
 
     def _add_states(self, gradient: Gradient) -> None:
         """Plans the weight's states, with as many copies as the weight has.
