@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import fx
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.ir.text import type_text
 from poptorch_emu.passes.anchors import operation_name, tensor_names
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, link_depth
@@ -108,10 +108,5 @@ def _plain(name: str, kind: str, record: NodeRecord) -> Operation:
 
 def _type_of(node: fx.Node) -> Any:
     value = node.meta["val"]
-    return [_text(item) for item in value] if isinstance(value, (list, tuple)) else _text(value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return str(value)
+    is_several = isinstance(value, (list, tuple))
+    return [type_text(item) for item in value] if is_several else type_text(value)

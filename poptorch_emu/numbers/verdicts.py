@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
 import torch
 
+from poptorch_emu.ir.text import type_text
 from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.run import Direction, Place, Value
 from poptorch_emu.numbers.side import Expectation
@@ -200,23 +202,13 @@ def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:
     scale = max((v.abs().nan_to_num(0.0, 0.0).max().item() for v in (one, two) if v.numel()),
                 default=0.0)  # fmt: skip
     places = off.topk(min(_NUM_SHOWN, off.numel())).indices.tolist()
-    shape = tuple(ours.shape)
+    indices = (tuple(map(int, np.unravel_index(place, ours.shape))) for place in places)
     numbers = tuple(
-        (_index(place, shape), one[place].item(), two[place].item()) for place in places
+        (index, one[place].item(), two[place].item())
+        for index, place in zip(indices, places, strict=True)
     )
-    return Sample(_type(ours), _type(theirs), numbers, largest, largest / scale if scale else 0.0)
-
-
-def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        place, rest = divmod(place, size)
-        index.append(rest)
-    return tuple(reversed(index))
-
-
-def _type(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    relative = largest / scale if scale else 0.0
+    return Sample(type_text(ours), type_text(theirs), numbers, largest, relative)
 
 
 def blind(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
