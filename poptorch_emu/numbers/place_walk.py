@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -12,10 +13,12 @@ from poptorch_emu.ir.graph import operation_of
 from poptorch_emu.numbers.counterparts import alternatives, between, ends_here, is_no_pair
 from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.pair import Pair, PairAtPlace
-from poptorch_emu.numbers.run import Place
+from poptorch_emu.numbers.run import Direction, Place
+from poptorch_emu.numbers.side import last_uses
 from poptorch_emu.numbers.verdicts import (
     Difference,
     Judgement,
+    ModuleRow,
     Verdict,
     blind,
     given_apart,
@@ -32,27 +35,55 @@ _DRAWN = (
 )
 
 
-class Notebook(Protocol):
+@dataclass
+class _Row:
+    verdict: Verdict = Verdict.EQUAL
+    num_values: int = 0
+    num_equal: int = 0
+    relative: float = 0.0
+
+
+class Notebook:
     """Keeps what is found at all places.
 
     Attributes:
         their_numbers: of the other run's values, by our nodes; they change when another value
             turns out to be the right one.
+        first: the first difference of each verdict.
+        compared: the numbers of our values that were judged.
+        last_uses: for each node the operations whose results nobody reads after it.
     """
 
-    their_numbers: dict[fx.Node, int]
+    def __init__(self, pair: Pair) -> None:
+        """Takes the runs, of which nothing is known yet."""
+        self.their_numbers = {
+            node: pair.matched[number]
+            for node, number in pair.numbers.items()
+            if number in pair.matched
+        }
+        self.first: dict[Verdict, Difference] = {}
+        self.compared: set[int] = set()
+        self.last_uses = last_uses(pair.graph)
+        self._values = pair.ours.values
+        self._rows: dict[tuple[str, Direction], _Row] = defaultdict(_Row)
+
+    @property
+    def modules(self) -> tuple[ModuleRow, ...]:
+        """What is known of each module and direction, in the order of the graph."""
+        return tuple(
+            ModuleRow(module, direction, row.verdict, row.num_values, row.num_equal, row.relative)
+            for (module, direction), row in self._rows.items()
+        )
 
     def note(self, number: int, verdict: Verdict, relative: float) -> None:
         """Counts a value."""
-
-    def is_first(self, verdict: Verdict) -> bool:
-        """Returns whether a difference of this verdict would be kept."""
-
-    def keep(self, difference: Difference) -> None:
-        """Keeps a difference if it is the first of its verdict."""
-
-    def last_used(self, node: fx.Node) -> Sequence[fx.Node]:
-        """Returns the operations whose results nobody reads after this one."""
+        value = self._values[number]
+        self.compared.add(number)
+        row = self._rows[value.module, value.direction]
+        row.verdict = max(row.verdict, verdict)
+        row.num_values += 1
+        row.num_equal += verdict is Verdict.EQUAL
+        row.relative = max(row.relative, relative)
 
 
 class PlaceWalk:
@@ -77,7 +108,7 @@ class PlaceWalk:
                 self._judged.add(node)
                 self._judge(node)
                 on_step()
-            for each in self._notebook.last_used(node):
+            for each in self._notebook.last_uses.get(node, ()):
                 self._both.forget(each)
 
     def _judge(self, node: fx.Node) -> None:
@@ -104,12 +135,10 @@ class PlaceWalk:
         if found.verdict >= Verdict.DIFFERENT:
             self._follows.add(operation)
         self._notebook.note(number, verdict, relative_distance(ours, theirs))
-        if self._notebook.is_first(verdict):
-            self._notebook.keep(
-                Difference(
-                    self._pair.ours.values[number], self._at, verdict, sample(ours, theirs),
-                    found.reason, self._equal_inputs(operation), *between(self._both, node),
-                )
+        if verdict not in self._notebook.first:
+            self._notebook.first[verdict] = Difference(
+                self._pair.ours.values[number], self._at, verdict, sample(ours, theirs),
+                found.reason, self._equal_inputs(operation), *between(self._both, node),
             )  # fmt: skip
 
     def _found(
