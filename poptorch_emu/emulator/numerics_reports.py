@@ -7,12 +7,8 @@ from typing import Any
 from poptorch_emu.emulator.given_values import wrapped
 from poptorch_emu.emulator.observed_runs import Asked, observed_run
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.numbers.numerics import (
-    HALF_TYPES,
-    Numerics,
-    UpdateNumbers,
-    found_numerics,
-)
+from poptorch_emu.numbers.magnitudes import HALF_TYPES
+from poptorch_emu.numbers.numerics import Numerics, UpdateNumbers, found_numerics
 from poptorch_emu.numbers.numerics_walk import NumericsWalk
 from poptorch_emu.numbers.observed_window import ObservedWindow
 from poptorch_emu.numbers.updates import difficulty, lost_updates

@@ -92,6 +92,22 @@ def result_number(node: fx.Node) -> int:
     return number
 
 
+def numbers_read(node: fx.Node, numbers: Mapping[fx.Node, int]) -> list[int]:
+    """Returns the numbers of what an operation reads, through what has none."""
+    found, pending = list[int](), [*operation_of(node).all_input_nodes]
+    seen = set[fx.Node]()
+    while pending:
+        each = pending.pop(0)
+        if each in seen:
+            continue
+        seen.add(each)
+        if each in numbers:
+            found.append(numbers[each])
+        else:
+            pending += each.all_input_nodes
+    return found
+
+
 def is_view(node: fx.Node) -> bool:
     """Returns whether a value has the numbers of another one."""
     target = operation_of(node).target

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+HALF_TYPES = (torch.float16, torch.bfloat16)
 _FREXP_OFFSET = 1  # torch.frexp has mantissas in [0.5, 1); exponents here are those of [1, 2).
 
 

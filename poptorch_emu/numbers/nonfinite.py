@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import fx
 
-from poptorch_emu.ir.graph import operation_of
 from poptorch_emu.numbers.engine_run import ObservedGraph
+from poptorch_emu.numbers.graph_values import numbers_read
 from poptorch_emu.numbers.run import FIRST, Direction, Place, Run, Value
 
 
@@ -80,7 +79,7 @@ def _found(observed: ObservedGraph, run: Run) -> Iterator[tuple[Found, bool]]:
             yield found, True
     for place in run.places:
         for node, number in observed.numbers.items():
-            found = _of(run, number, place, _inputs(observed, node))
+            found = _of(run, number, place, numbers_read(node, observed.numbers))
             if found is not None:
                 yield found, all(magnitude < torch.inf for _, magnitude in found.inputs)
     for number, value in enumerate(run.values):
@@ -97,18 +96,6 @@ def _of(run: Run, number: int, place: Place, inputs: Sequence[int] = ()) -> Foun
     counts = int(tensor.isnan().sum()), int(tensor.isinf().sum()), tensor.numel()
     magnitudes = tuple((title, _largest(value)) for title, value in read if value is not None)
     return Found(run.values[number], place, *counts, magnitudes)
-
-
-def _inputs(observed: ObservedGraph, node: fx.Node) -> list[int]:
-    """Returns the numbers of what an operation reads, through views."""
-    found, pending = list[int](), [*operation_of(node).all_input_nodes]
-    while pending:
-        each = pending.pop(0)
-        if each in observed.numbers:
-            found.append(observed.numbers[each])
-        elif each.op == "call_function":
-            pending += each.all_input_nodes
-    return found if node.op == "call_function" else []
 
 
 def _largest(tensor: torch.Tensor) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from poptorch_emu.numbers.magnitudes import (
+    HALF_TYPES,
     Magnitudes,
     ScaleLoss,
     TypeRange,
@@ -20,8 +21,6 @@ from poptorch_emu.numbers.magnitudes import (
     scale_losses,
 )
 from poptorch_emu.numbers.run import Direction, Value
-
-HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +12,7 @@ from torch import fx
 from poptorch_emu.ir.graph import SinkKind, operation_of, record_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.numbers.engine_run import ObservedGraph
-from poptorch_emu.numbers.graph_values import is_drawn
+from poptorch_emu.numbers.graph_values import is_drawn, numbers_read
 from poptorch_emu.numbers.magnitudes import Magnitudes, TypeRange
 from poptorch_emu.numbers.numerics import OperationNumbers, shares
 from poptorch_emu.numbers.run import FIRST, Direction, Place, Run, Value
@@ -111,7 +111,7 @@ class NumericsWalk:
         for node, number in self._observed.numbers.items():
             if number in self._sums:
                 sums = self._sums[number]
-                read = _inputs(node, self._observed.numbers)
+                read = numbers_read(node, self._observed.numbers)
                 before = max((errors.get(each, 0.0) for each in read), default=0.0)
                 found = _row(self._run.values[number], sums, before)
                 errors[number] = found.error or 0.0
@@ -157,20 +157,4 @@ def _scaled(observed: ObservedGraph) -> set[fx.Node]:
         if node.op == "call_function" and record_of(operation_of(node)).phase is Phase.BACKWARD:
             if not found or any(each in found for each in node.all_input_nodes):
                 found.add(node)
-    return found
-
-
-def _inputs(node: fx.Node, numbers: Mapping[fx.Node, int]) -> list[int]:
-    """Returns the numbers of what an operation reads, through what was not seen."""
-    found, pending = list[int](), [*operation_of(node).all_input_nodes]
-    seen = set[fx.Node]()
-    while pending:
-        each = pending.pop()
-        if each in seen:
-            continue
-        seen.add(each)
-        if each in numbers:
-            found.append(numbers[each])
-        elif each.op == "call_function":
-            pending += each.all_input_nodes
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.numbers.graph_values import kind_of
-from poptorch_emu.numbers.magnitudes import is_finite
+from poptorch_emu.numbers.magnitudes import HALF_TYPES, is_finite
 from poptorch_emu.numbers.rounding import (
     ACTIVATIONS,
     ELEMENTWISE_ROUNDINGS,
@@ -32,7 +32,6 @@ from poptorch_emu.numbers.rounding import (
 )
 from poptorch_emu.torch_versions import OpOverload, pytree
 
-_SHORT = (torch.float16, torch.bfloat16)
 _UNIT = unit_roundoff(torch.float32)
 # How many terms of a product of matrices stand for all of them.
 _NUM_TERMS_READ = 32
@@ -72,7 +71,7 @@ class Quick:
             return False
         off, size = (tensor - made).abs_(), made.abs()
         # A result of a short type is rounded once more.
-        last = unit_roundoff(tensor.dtype) * (1 - 2.0**-8) if tensor.dtype in _SHORT else 0.0
+        last = unit_roundoff(tensor.dtype) * (1 - 2.0**-8) if tensor.dtype in HALF_TYPES else 0.0
         factor = gamma(self._num_terms(), _UNIT) / 2
         if bool((off <= (factor + last) * size).all()):
             return True
@@ -130,9 +129,9 @@ class Quick:
 
 
 def _in_float32(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in _SHORT:
+    if isinstance(value, torch.Tensor) and value.dtype in HALF_TYPES:
         return value.float()
-    return torch.float32 if isinstance(value, torch.dtype) and value in _SHORT else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALF_TYPES else value
 
 
 def _by_row(value: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ import torch
 
 from poptorch_emu.ir.evaluate import run_on_host
 from poptorch_emu.numbers.graph_values import kind_of
+from poptorch_emu.numbers.magnitudes import HALF_TYPES
 from poptorch_emu.torch_versions import OpOverload, pytree
 
 Tensors = list[Any]
@@ -59,7 +60,6 @@ ACTIVATIONS = frozenset({
 ELEMENTWISE_ROUNDINGS = 8
 _NUM_SAMPLES = 3
 _STEP = 2.0**-20
-_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -139,11 +139,11 @@ class Exact:
         if self._scales is None:
             self._scales, self._num_terms = self._measured()
         exact, scale = self.results[result].abs().nan_to_num(), self._scales[result]
-        adds_in = torch.float32 if dtype in _HALF_TYPES else dtype
+        adds_in = torch.float32 if dtype in HALF_TYPES else dtype
         tight = gamma(self._num_terms, unit_roundoff(adds_in)) * scale
-        if dtype in _HALF_TYPES:
+        if dtype in HALF_TYPES:
             tight += unit_roundoff(dtype) * exact
-        if self._num_terms or dtype in _HALF_TYPES:
+        if self._num_terms or dtype in HALF_TYPES:
             tight += underflow(dtype)
         if short is None:
             return Bound(tight, tight)

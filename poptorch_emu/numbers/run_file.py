@@ -7,6 +7,7 @@ other can be written and read. Reading executes nothing: a file may be anybody's
 from __future__ import annotations
 
 import json
+import math
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -139,24 +140,23 @@ def _entry(index: int, place: Place) -> str:
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    width = tensor.element_size()
-    if sys.byteorder == "big" and width > 1:
-        flat = np.ascontiguousarray(flat.reshape(-1, width)[:, ::-1]).reshape(-1)
-    return memoryview(flat.data)
+    return memoryview(_little_endian(flat, tensor.itemsize).data)
+
+
+def _little_endian(flat: np.ndarray, width: int) -> np.ndarray:
+    """Turns the bytes of each number around where the computer has them in the other order."""
+    if sys.byteorder == "little":
+        return flat
+    return np.ascontiguousarray(flat.reshape(-1, width)[:, ::-1]).reshape(-1)
 
 
 def _tensor(data: bytes, value: Value) -> torch.Tensor:
-    num_elements = 1
-    for size in value.shape:
-        num_elements *= size
-    if len(data) != num_elements * value.dtype.itemsize:
+    width = value.dtype.itemsize
+    if len(data) != math.prod(value.shape) * width:
         raise ValueError(f"{len(data)} bytes are not {value.dtype}{list(value.shape)}")
     if not data:
         return torch.empty(value.shape, dtype=value.dtype)
-    flat = np.frombuffer(bytearray(data), np.uint8)
-    width = value.dtype.itemsize
-    if sys.byteorder == "big" and width > 1:
-        flat = np.ascontiguousarray(flat.reshape(-1, width)[:, ::-1]).reshape(-1)
+    flat = _little_endian(np.frombuffer(bytearray(data), np.uint8), width)
     return torch.from_numpy(flat).view(value.dtype).reshape(value.shape)
 
 

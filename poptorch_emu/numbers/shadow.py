@@ -12,7 +12,7 @@ from poptorch_emu.ir.graph import Graph, operation_of
 from poptorch_emu.numbers.graph_values import is_drawn, result_number
 from poptorch_emu.numbers.rounding import results_of, widened
 from poptorch_emu.numbers.run import Place, Run
-from poptorch_emu.numbers.side import Side, call_of, last_uses
+from poptorch_emu.numbers.side import FAILURES, Side, call_of, last_uses
 
 
 class Shadow:
@@ -70,7 +70,5 @@ class Shadow:
         try:
             args, kwargs = fx.node.map_arg((args, kwargs), self._argument)
             return results_of(target, widened((args, kwargs)))
-        except (
-            RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, LookupError
-        ):  # fmt: skip
+        except (*FAILURES, LookupError):
             return None

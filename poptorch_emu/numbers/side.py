@@ -24,18 +24,17 @@ from poptorch_emu.numbers.graph_values import (
     is_view,
     result_number,
 )
+from poptorch_emu.numbers.magnitudes import HALF_TYPES
 from poptorch_emu.numbers.quick import Quick
-from poptorch_emu.numbers.rounding import Bound, Exact, results_of
+from poptorch_emu.numbers.rounding import Bound, Exact, is_float, results_of
 from poptorch_emu.numbers.run import FIRST, Place, Run
 from poptorch_emu.torch_versions import OpOverload, pytree
 from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING
 
 aten = torch.ops.aten
-_HALF_TYPES = (torch.float16, torch.bfloat16)
-
 
 # What operators raise that cannot compute what they are given.
-_FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 # Results, and how far each element of them may be off.
 _Made = tuple[list[Any], list[Any]]
 
@@ -124,7 +123,7 @@ class Side:
             return None
         try:
             exact = Exact(call.target, call.args, call.kwargs)
-        except _FAILURES:
+        except FAILURES:
             return None
         slack = [(n, off) for n, off in enumerate(call.slack) if off is not None]
         leaves = pytree.tree_leaves((call.args, call.kwargs))
@@ -139,7 +138,7 @@ class Side:
             return None
         try:
             return Quick(call.target, call.args, call.kwargs)
-        except _FAILURES:
+        except FAILURES:
             return None
 
     def _call(self, operation: fx.Node) -> _Call | None:
@@ -180,7 +179,7 @@ class Side:
             return None
         try:
             results = results_of(call.target, (call.args, call.kwargs))
-        except _FAILURES:
+        except FAILURES:
             return None
         return results, [None] * len(results)
 
@@ -220,11 +219,11 @@ class Expectation:
         self.results = exact.results
         self._exact = exact
         self._spread = exact.spread(slack) if slack else [None] * len(exact.results)
-        self._short = next((dtype for dtype in dtypes if dtype in _HALF_TYPES), None)
+        self._short = next((dtype for dtype in dtypes if dtype in HALF_TYPES), None)
 
     def bound(self, result: int, dtype: torch.dtype) -> Bound:
         """Returns how far a result of a type may be from the exact one."""
-        short = dtype if dtype in _HALF_TYPES else self._short
+        short = dtype if dtype in HALF_TYPES else self._short
         bound, spread = self._exact.bound(result, dtype, short), self._spread[result]
         return bound if spread is None else Bound(bound.tight + spread, bound.loose + spread)
 
@@ -235,14 +234,11 @@ class Expectation:
             operation: of which they are the results.
             has_wide_sums: whether no sum is in a short type.
         """
-        target = operation.target
-        is_view = isinstance(target, OpOverload) and traits_of(target).is_view
         values = operation.meta["val"]
         metas = values if isinstance(values, (tuple, list)) else [values]
         slack: list[Any] = []
         for number, (result, meta) in enumerate(zip(self.results, metas, strict=False)):
-            is_float = isinstance(result, torch.Tensor) and result.is_floating_point()
-            if not is_float or (is_view and self._spread[number] is None):
+            if not is_float(result) or (is_view(operation) and self._spread[number] is None):
                 slack.append(None)
             else:
                 bound = self.bound(number, meta.dtype)
