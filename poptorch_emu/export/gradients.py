@@ -110,14 +110,11 @@ def _compiled_gradients(
             if node.op == "call_function" and node not in known:
                 args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
                 is_selection = node.target is operator.getitem
-                run = _select if is_selection else run_on_host
-                known[node] = run(node.target, args, kwargs)
+                known[node] = (
+                    args[0][args[1]] if is_selection else run_on_host(node.target, args, kwargs)
+                )
     gradients = {s.name: n for s, n in stages.graph.results if s.kind is SinkKind.GRADIENT}
     return {name: known[node] for name, node in gradients.items()}
-
-
-def _select(_: Any, args: Any, kwargs: Any) -> Any:
-    return args[0][args[1]]
 
 
 def _agree(found: torch.Tensor | None, compiled: torch.Tensor | None) -> bool:

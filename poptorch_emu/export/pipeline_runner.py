@@ -29,12 +29,11 @@ from poptorch_emu.export.pipeline_gradients import (
 from poptorch_emu.export.pipeline_schedules import (
     KINDS,
     OneByOne,
-    input_name,
     make_schedule,
     ranks_of_stages,
     read_by,
 )
-from poptorch_emu.export.pipeline_spec import PipelineSpec
+from poptorch_emu.export.pipeline_spec import PipelineSpec, input_name
 
 __all__ = ["main", "make_optimizer", "make_schedule", "make_stage", "own_stages", "run_step"]
 

@@ -23,7 +23,7 @@ from torch.distributed.pipelining.microbatch import TensorChunkSpec, _Replicate
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.nn.parallel import DistributedDataParallel
 
-from poptorch_emu.export.pipeline_spec import PipelineSpec
+from poptorch_emu.export.pipeline_spec import PipelineSpec, input_name
 
 # How an input is cut into micro-batches: along its first dimension.
 _CHUNKS = TensorChunkSpec(0)  # type: ignore[no-untyped-call]
@@ -215,11 +215,6 @@ def _by_rows(stages: Sequence[PipelineStage], spec: PipelineSpec, arguments: dic
 def read_by(stages: Sequence[PipelineStage], spec: PipelineSpec) -> list[int]:
     """Returns the numbers of the inputs that these stages read."""
     return sorted({number for s in stages for number in spec.stages[s.stage_index].inputs})
-
-
-def input_name(number: int) -> str:
-    """Returns the keyword by which a stage takes an input of the model."""
-    return f"input_{number}"
 
 
 def _first(output: Any, target: torch.Tensor) -> torch.Tensor:

@@ -22,10 +22,15 @@ class TensorSpec:
     dtype: str
     has_gradient: bool = False
 
-    def example(self) -> torch.Tensor:
-        """Returns a tensor with this spec, without memory."""
+    def example(self, device: str = "meta") -> torch.Tensor:
+        """Returns zeros with this spec, by default without memory."""
         dtype = getattr(torch, self.dtype)
-        return torch.empty(self.shape, dtype=dtype, device="meta", requires_grad=self.has_gradient)
+        return torch.zeros(self.shape, dtype=dtype, device=device, requires_grad=self.has_gradient)
+
+
+def input_name(number: int | str) -> str:
+    """Returns the keyword by which a stage takes an input of the model."""
+    return f"input_{number}"
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,21 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
 
 def check_stages(stages: ForwardStages) -> None:
     """Raises an `Error` if the loss is not one number of the last stage."""
-    if stages.loss is not None:
-        _check_loss(stages, stages.loss)
+    loss = stages.loss
+    if loss is None:
+        return
+    line = source_line(operation_of(loss))
+    if loss not in stages.nodes[-1]:
+        raise make_error(
+            f"The loss at {line} is not in the last stage, which is where an exported pipeline "
+            "begins backward. Compute the loss in the last block."
+        )
+    shape = list(loss.meta["val"].shape)
+    if shape:
+        raise make_error(
+            f"The loss at {line} has the shape {shape}; PyTorch starts backward at a single "
+            "number. Reduce it: poptorch.identity_loss(loss, reduction='sum')."
+        )
 
 
 def warn_of_losses(executable: Executable) -> None:
@@ -157,21 +170,6 @@ def _check_constants(graph: Graph) -> None:
                 "The model was compiled by another process: a cache or a file has its program, "
                 "but no constants. Compile it here, without enableExecutableCaching."
             )
-
-
-def _check_loss(stages: ForwardStages, loss: fx.Node) -> None:
-    line = source_line(operation_of(loss))
-    if loss not in stages.nodes[-1]:
-        raise make_error(
-            f"The loss at {line} is not in the last stage, which is where an exported pipeline "
-            "begins backward. Compute the loss in the last block."
-        )
-    shape = list(loss.meta["val"].shape)
-    if shape:
-        raise make_error(
-            f"The loss at {line} has the shape {shape}; PyTorch starts backward at a single "
-            "number. Reduce it: poptorch.identity_loss(loss, reduction='sum')."
-        )
 
 
 def _is_offloaded(config: CompileConfig) -> bool:

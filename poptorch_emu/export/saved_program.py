@@ -6,14 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
-if TYPE_CHECKING:
-    from poptorch_emu.export.pipeline_spec import PipelineSpec, TensorSpec
-
+from poptorch_emu.export.pipeline_spec import PipelineSpec, input_name
 
 # Plain PyTorch; in the program's folder they find each other by their bare names.
 _FILES = {
@@ -49,9 +47,10 @@ def save_program(
     """
     folder.mkdir(parents=True, exist_ok=True)
     for index, module in enumerate(modules):
-        received = tuple(map(_example, spec.stages[index].received))
+        received = tuple(tensor.example("cpu") for tensor in spec.stages[index].received)
         inputs = {
-            f"input_{number}": _example(spec.inputs[number]) for number in spec.stages[index].inputs
+            input_name(number): spec.inputs[number].example("cpu")
+            for number in spec.stages[index].inputs
         }
         exported = torch.export.export(_without_others(module), received, inputs)
         torch.export.save(exported, folder / f"stage_{index}.pt2")
@@ -63,11 +62,6 @@ def save_program(
         for package in _PACKAGES:
             text = text.replace(f"from {package}", "from ")
         (folder / copy).write_text(text)
-
-
-def _example(spec: TensorSpec) -> torch.Tensor:
-    example = torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
-    return example.requires_grad_(spec.has_gradient)
 
 
 def _without_others(module: fx.GraphModule) -> fx.GraphModule:

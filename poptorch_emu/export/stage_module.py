@@ -17,6 +17,7 @@ from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from poptorch_emu.export.forward import ForwardStages
+from poptorch_emu.export.pipeline_spec import input_name
 from poptorch_emu.export.rewriting import ATTENTION, BATCH_NORM, attention, frozen_norm, rewrite
 from poptorch_emu.ir.graph import SourceKind, operation_of, record_of, source_of
 from poptorch_emu.ir.mutation import shares_memory
@@ -76,11 +77,6 @@ def stage_module(
         owner = module.get_submodule(holder)
         owner.register_buffer(last, owner.get_buffer(last), persistent=False)
     return module
-
-
-def input_name(number: str) -> str:
-    """Returns the keyword of an input of the model, which has a number."""
-    return f"input_{number}"
 
 
 class _Writer:
