@@ -7,6 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def _held(memory: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Returns what each tile holds, by kind."""
+    return {
+        name: [num_bytes for num_bytes, count in runs for _ in range(count)]
+        for name, runs in memory["tiles"].items()
+    }
+
+
 def bytes_of_tiles(memories: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
     """Returns what tiles hold always, and what they hold beside at the peak."""
     always: list[int] = []
@@ -14,8 +22,7 @@ def bytes_of_tiles(memories: Sequence[Mapping[str, Any]]) -> tuple[list[int], li
     for memory in memories:
         sums = {True: Counter[int](), False: Counter[int]()}
         num_tiles = 0
-        for name, runs in memory["tiles"].items():
-            held = [num_bytes for num_bytes, count in runs for _ in range(count)]
+        for name, held in _held(memory).items():
             sums[not name.endswith(" at the peak")].update(dict(enumerate(held)))
             num_tiles = len(held)
         always += (sums[True][tile] for tile in range(num_tiles))
@@ -37,10 +44,7 @@ def bytes_of_categories(memories: Sequence[Mapping[str, Any]]) -> dict[str, list
     """Returns what tiles hold at the peak, by the categories of `pva`."""
     found: dict[str, list[int]] = {name: [] for name in ("variable", "constant", *_PROGRAM)}
     for memory in memories:
-        held = {
-            name: [num_bytes for num_bytes, count in runs for _ in range(count)]
-            for name, runs in memory["tiles"].items()
-        }
+        held = _held(memory)
         programs, constants = held.pop("program", []), held.pop("constant", [])
         num_tiles = max(map(len, [programs, constants, *held.values()]), default=0)
         held.setdefault("none", [0] * num_tiles)
@@ -61,10 +65,7 @@ def always_live(memories: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     data = sorted(name for name in names if name != "program" and not name.endswith("the peak"))
     found: dict[str, list[int]] = {name: [] for name in (*data, *_PROGRAM)}
     for memory in memories:
-        held = {
-            name: [num_bytes for num_bytes, count in runs for _ in range(count)]
-            for name, runs in memory["tiles"].items()
-        }
+        held = _held(memory)
         num_tiles = max(map(len, held.values()), default=0)
         for name in data:
             found[name] += held.get(name, [0] * num_tiles)

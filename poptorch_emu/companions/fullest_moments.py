@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from poptorch_emu.report.trace_operations import UPDATE, placed, rows_by_segment, step_name
+from poptorch_emu.report.trace_operations import UPDATE, placed, rows_by_segment, rows_of, step_name
 
 # Begin, position of the IPU, name of the step.
 Moment = tuple[float, int, str]
@@ -46,9 +46,7 @@ def _moments(view: Mapping[str, Any]) -> Iterator[Moment]:
     for timeline in view["timelines"]:
         if timeline["unit"] != "cycles":
             continue
-        columns = timeline["columns"]
-        for values in zip(*columns.values(), strict=True):
-            event = dict(zip(columns, values, strict=True))
+        for event in rows_of(timeline["columns"]):
             ipu = positions.get(timeline["lanes"][event["lane"]])
             if ipu is None:
                 continue

@@ -28,6 +28,7 @@ from poptorch_emu.report.page.view_options import SETTERS
 from poptorch_emu.report.profile_file import SCHEMA_VERSION
 from poptorch_emu.report.profile_reader import read_calls, read_profile_file, read_run
 from poptorch_emu.report.report_check import refuses_damage
+from poptorch_emu.report.trace_operations import rows_of
 
 __all__ = [
     "IPU",
@@ -162,11 +163,9 @@ def _compilation(view: Mapping[str, Any]) -> Compilation:
 
 def _programs(view: Mapping[str, Any]) -> Iterator[Program]:
     """Yields the operations that compute; views and the like take no time and have no program."""
-    columns = view["operations"]
-    rows = zip(*columns.values(), strict=True) if columns else ()
-    computing = (dict(zip(columns, row, strict=True)) for row in rows)
     positions = {each["ipu"]: number for number, each in enumerate(view["ipus"])}
-    for number, row in enumerate(row for row in computing if row["cycles"]):
+    computing = (row for row in rows_of(view["operations"]) if row["cycles"])
+    for number, row in enumerate(computing):
         path = f"report.compilation.programs[0].children[{number}]"
         tiles = used_tiles(view["machine"], positions.get(row["ipu"], 0))
         yield program_of(path, row["name"], "", [row], tiles, id=number, children=[])

@@ -9,7 +9,7 @@ from typing import Any
 from poptorch_emu.companions.report_programs import Row, program_of
 from poptorch_emu.companions.report_sections import ByTile, Section, used_tiles
 from poptorch_emu.report.profile_reader import read_calls
-from poptorch_emu.report.trace_operations import placed, rows_by_segment
+from poptorch_emu.report.trace_operations import placed, rows_by_segment, rows_of
 
 _NS_PER_US = 1000.0
 
@@ -30,14 +30,12 @@ def execution_of(path: Path, view: Mapping[str, Any]) -> Section:
 
 
 def _steps(view: Mapping[str, Any]) -> Iterator[Section]:
-    rows = rows_by_segment(view["operations"]) if view["operations"] else {}
+    rows = rows_by_segment(view["operations"])
     for timeline in view["timelines"]:
         if timeline["unit"] != "cycles":
             continue
-        columns = timeline["columns"]
-        order = sorted(range(len(columns["start"])), key=lambda event: columns["start"][event])
-        for number, event in enumerate(order):
-            values = {name: column[event] for name, column in columns.items()}
+        events = sorted(rows_of(timeline["columns"]), key=lambda event: event["start"])
+        for number, values in enumerate(events):
             kind = timeline["kinds"][values["kind"]]
             name = timeline["labels"][values["label"]]["name"]
             path = f"report.execution.steps[{number}]"

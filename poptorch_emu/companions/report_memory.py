@@ -13,7 +13,7 @@ from poptorch_emu.companions.bytes_of_tiles import (
 from poptorch_emu.companions.fullest_moments import fullest_moments
 from poptorch_emu.companions.report_programs import Row, program_of
 from poptorch_emu.companions.report_sections import ADVICE, NotInReport, Section, used_tiles
-from poptorch_emu.report.trace_operations import step_name
+from poptorch_emu.report.trace_operations import rows_of, step_name
 
 Memory = Mapping[str, Any]
 
@@ -207,9 +207,6 @@ def _largest(memory: Memory, position: int, num_used: int) -> list[tuple[str, in
 
 
 def _rows_by_step(view: Mapping[str, Any]) -> dict[tuple[int, str], Row]:
-    columns = view["operations"]
-    if not columns:
-        return {}
     positions = {memory["ipu"]: index for index, memory in enumerate(view["memory"]["ipus"])}
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    rows = rows_of(view["operations"])
     return {(positions.get(row["ipu"], -1), step_name(row)): row for row in rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from poptorch_emu.report.trace_operations import operation_events, span
+from poptorch_emu.report.trace_operations import operation_events, rows_of, span
 
 _US_PER_SECOND = 1e6
 _MACHINE, _ENGINE = 1, 2
@@ -62,9 +62,7 @@ def _names(process: int, name: str, lanes: list[str]) -> Iterator[dict[str, Any]
 def _slices(
     timeline: Mapping[str, Any], process: int, microseconds: float
 ) -> Iterator[dict[str, Any]]:
-    columns = timeline["columns"]
-    for row in zip(*columns.values(), strict=True):
-        event = dict(zip(columns, row, strict=True))
+    for event in rows_of(timeline["columns"]):
         label = timeline["labels"][event["label"]]
         known = {
             "micro_batch": event["micro_batch"],

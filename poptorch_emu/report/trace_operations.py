@@ -62,11 +62,16 @@ def operation_events(
     return events, num_left
 
 
+def rows_of(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
+    """Yields the rows of a table that a view has by columns."""
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
 def rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
     """Returns the operations whose cycles are known, by the event in which they run."""
     found: dict[str, list[Row]] = {}
-    for values in zip(*columns.values(), strict=True):
-        row = dict(zip(columns, values, strict=True))
+    for row in rows_of(columns):
         if row["cycles"] and row["segment"]:
             # What a backward segment computes again is an event of its own.
             is_again = row["is_recomputed"]
