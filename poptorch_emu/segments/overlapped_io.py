@@ -15,12 +15,11 @@ from poptorch_emu.config import CompileConfig, StrategyKind
 from poptorch_emu.enums import OutputMode, OverlapMode
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, Source, SourceKind, record_of, source_of
+from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.segmented_graph import SegmentedGraph
-
-_INPUT = "poptorch_emu::set_overlap_for_input"
-_OUTPUT = "poptorch_emu::set_overlap_for_output"
+from poptorch_emu.torch_versions import OpOverload
 
 
 def overlap_of(graph: Graph, config: CompileConfig) -> dict[Source | Sink, OverlapMode]:
@@ -29,8 +28,8 @@ def overlap_of(graph: Graph, config: CompileConfig) -> dict[Source | Sink, Overl
     Raises:
         Error: the options do not allow it, or it is not on an input or an output alone.
     """
-    inputs = [node for node in graph.operations if _overlaps(node, _INPUT)]
-    outputs = [node for node in graph.operations if _overlaps(node, _OUTPUT)]
+    inputs = [node for node in graph.operations if _overlaps(node, OVERLAP_INPUT)]
+    outputs = [node for node in graph.operations if _overlaps(node, OVERLAP_OUTPUT)]
     if inputs or outputs:
         _check_options(config, bool(outputs))
     for node in inputs:
@@ -59,10 +58,8 @@ def transfers_of(
     return tuple(found)
 
 
-def _overlaps(node: fx.Node, name: str) -> bool:
-    if node.target._schema.name != name:  # type: ignore[union-attr]
-        return False
-    return _mode(node) is not OverlapMode.NoOverlap
+def _overlaps(node: fx.Node, target: OpOverload) -> bool:
+    return node.target is target and _mode(node) is not OverlapMode.NoOverlap
 
 
 def _mode(node: fx.Node) -> OverlapMode:
