@@ -27,7 +27,7 @@ from poptorch_emu.passes import (
     anchors,
     averages,
     constant_folding,
-    half_convolutions,
+    half_operations,
     output_types,
     random_numbers,
     simplify,
@@ -72,7 +72,7 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
     if config.rounds_stochastically:
         graph = stochastic_rounding.run(graph)
     else:
-        graph = half_convolutions.run(graph)
+        graph = half_operations.run(graph)
     graph = output_types.run(graph)
     return verify(graph)
 

@@ -72,18 +72,19 @@ class Link:
         """Counts one more change of the host's weights, or of the executor's by the host's."""
         self.version += 1
 
-    def sync(self) -> None:
-        """Brings the weights of this executor back if they are newer on its device."""
+    def sync(self) -> bool:
+        """Brings the weights of this executor back if they are newer there; returns whether."""
         thread = threading.get_ident()
         if thread in self._threads:
-            return
+            return False
         weights = self._weights()
-        if weights is not None:
-            self._threads.add(thread)
-            try:
-                weights.bring_home()
-            finally:
-                self._threads.discard(thread)
+        if weights is None:
+            return False
+        self._threads.add(thread)
+        try:
+            return weights.bring_home()
+        finally:
+            self._threads.discard(thread)
 
 
 class _Owners:

@@ -137,9 +137,9 @@ def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn
                 link.sync()
             return super().__getattribute__(name)
 
-        def copyWeightsToHostIfNeeded(self) -> None:
-            """Brings the weights back from the device if they are newer there (exact)."""
-            link.sync()
+        def copyWeightsToHostIfNeeded(self) -> bool:
+            """Brings the weights back if they are newer on the device; returns whether (exact)."""
+            return link.sync()
 
         def destroy(self) -> None:
             """Releases the device and takes the wrapping off (exact)."""

@@ -182,9 +182,7 @@ def check_same(compiled: Arguments, given: Arguments) -> None:
 
 def _check_value(name: str, old: Any, new: Any) -> None:
     if type(old) is not type(new):
-        raise _mismatch(
-            f"Type mismatch for {name}: expected {type(old).__name__} but got {type(new).__name__}."
-        )
+        raise _mismatch(f"Type mismatch for {name}: expected {type(old)} but got {type(new)}.")
     if isinstance(old, torch.Tensor):
         _check_tensor(name, old, new)
     elif find_parser(old) is not None or (isinstance(old, list) and flatten_tensors(old)):

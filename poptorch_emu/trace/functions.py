@@ -60,7 +60,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, autocast: Autocast | None = None) -> None:
         super().__init__()
         self._autocast = autocast
-        self._has_told_of_device = False
+        self._told_of_device: set[str] = set()
 
     def __torch_function__(
         self,
@@ -87,12 +87,10 @@ class FunctionMode(TorchFunctionMode):
         return STATIC_FORMS.get(func, func)(*args, **kwargs)
 
     def _ipu_for(self, name: str) -> torch.device:
-        """Returns the device of factories that are told none; says so of the first one."""
-        if not self._has_told_of_device:
-            logger.info(
-                "No device set in torch.%s(): forcing to IPU, as in what else makes tensors.", name
-            )
-        self._has_told_of_device = True
+        """Returns the device of factories that are told none; says so of each function once."""
+        if name not in self._told_of_device:
+            logger.info("No device set in torch.%s(): forcing to IPU", name)
+        self._told_of_device.add(name)
         return IPU
 
 

@@ -288,8 +288,8 @@ def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.
     what = "Parameter" if kind == "_parameters" else "Buffer"
     if key not in getattr(module, kind):
         return (
-            f"{what} {name} is removed from the model when calling the forward method; "
-            f"{Topic.REASSIGNED_STATE}"
+            f"{what} {name} is removed from the model when calling the forward method. Leave it "
+            f"there, and delete it after the call; {Topic.REASSIGNED_STATE}"
         )
     value = getattr(module, kind)[key]
     is_written_back = (

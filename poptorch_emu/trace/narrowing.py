@@ -97,8 +97,8 @@ def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
     for node in read:
         warn_repeatable(
             "downgraded",
-            "Parameter %s: %s %s was downgraded to constant because only floating-point parameters "
-            "and buffers can change on the device: it keeps the value it has now; %s",
+            "Parameter %s: %s %s was downgraded to constant because PopART doesn't support non "
+            "floating point parameters: it keeps the value it has now; %s",
             source_of(node).name,
             node.meta["val"].dtype,
             list(node.meta["val"].shape),

@@ -115,7 +115,17 @@ def _index_fill_(
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Takes classes of any integer type."""
+    """Takes classes of any integer type; how many there are must not depend on data."""
+    if (
+        num_classes < 0
+        and tensor.device.type == "ipu"
+        and current().recorder.known.value(tensor) is None
+    ):
+        raise compiler_error(
+            "OneHot num classes must be specified and must be constant. At "
+            f"{user_source()} it would be one more than the largest value. Pass num_classes; "
+            f"{Topic.DATA_DEPENDENT_SHAPE}"
+        )
     return F.one_hot(tensor.long(), num_classes)
 
 

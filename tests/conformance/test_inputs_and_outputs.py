@@ -65,8 +65,16 @@ def test_dict_input_when_compiled_then_warns_of_partial_support(value, is_dict, 
 
 # Compiled value, later value, beginning of the error (semantics.md §14).
 DIFFERENCES = {
-    "type": ((X, X), [X, X], "Type mismatch for x: expected tuple but got list."),
-    "parameter": (X, nn.Parameter(X), "Type mismatch for x: expected Tensor but got Parameter."),
+    "type": (
+        (X, X),
+        [X, X],
+        "Type mismatch for x: expected <class 'tuple'> but got <class 'list'>.",
+    ),
+    "parameter": (
+        X,
+        nn.Parameter(X),
+        f"Type mismatch for x: expected {torch.Tensor} but got {nn.Parameter}.",
+    ),
     "length": ((X, X), (X,), "Length mismatch for x: expected 2 elements but got 1."),
     "list length": ([X, X], [X], "Length mismatch for x: expected 2 elements but got 1."),
     "keys": (
@@ -96,7 +104,7 @@ DIFFERENCES = {
         "Value mismatch for x: expected [1 2] but got [1 3].",
     ),
     "type of an array": (np.zeros(2), np.zeros(2, int), "Value mismatch for x: expected [0. 0.]"),
-    "None": (None, 1, "Type mismatch for x: expected NoneType but got int."),
+    "None": (None, 1, "Type mismatch for x: expected <class 'NoneType'> but got <class 'int'>."),
 }
 
 

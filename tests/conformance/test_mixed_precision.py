@@ -192,3 +192,29 @@ def test_half_model_when_trained_then_weights_are_rounded_once() -> None:
         (x @ leaf.t()).tanh().sum().backward()
         expected = (expected.float() - 0.1 * leaf.grad.float()).half()
     torch.testing.assert_close(after, expected, rtol=0, atol=0)
+
+
+_WITHOUT_HALF_KERNEL = {
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2, padding=1), (2, 3, 4, 4, 4)),
+    "AvgPool3d": (nn.AvgPool3d(3, stride=1), (3, 4, 4, 4)),
+    "cdist": (lambda x: torch.cdist(x, x[:2] + 1, p=1.0), (5, 3)),
+    "cdist, p 2": (lambda x: torch.cdist(x, x[:2] + 1), (2, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", _WITHOUT_HALF_KERNEL)
+def test_half_operation_that_pytorch_has_no_kernel_for_then_rounded_float32(name) -> None:
+    """PopTorch computes float16 where PyTorch's CPU refuses it (ops-coverage.md 3.6, 3.8)."""
+    function, shape = _WITHOUT_HALF_KERNEL[name]
+    x = torch.randn(shape).half()
+    result = run(function, x)
+    assert result.dtype is _HALF
+    torch.testing.assert_close(result.float(), function(x.float()), rtol=2e-3, atol=2e-3)
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(function(weight).float().square(), "sum")
+
+    (after,) = trained(lambda _, weight: loss(weight), [x], [(torch.zeros(1),)])
+    leaf = x.float().requires_grad_()
+    loss(leaf).backward()
+    torch.testing.assert_close(after.float(), x.float() - 0.1 * leaf.grad, rtol=5e-3, atol=2e-2)

@@ -76,6 +76,14 @@ def test_factory_without_a_device_then_forced_to_the_ipu_which_is_said_once(make
     assert re.match(r"No device set in torch\.\w+\(\): forcing to IPU", told[0].getMessage())
 
 
+def test_factories_without_a_device_then_each_is_named_once(caplog) -> None:
+    caplog.set_level(logging.INFO, "poptorch::python")
+    run(lambda self, x: x + torch.ones(1) + torch.zeros(1) + torch.ones(1), X)
+    told = [r.getMessage() for r in caplog.records if "forcing to IPU" in r.getMessage()]
+    phrase = "No device set in torch.{}(): forcing to IPU"
+    assert told == [phrase.format("ones"), phrase.format("zeros")]
+
+
 def reassign_buffer(self, x):
     self.state = self.state + 1
     return x
@@ -105,8 +113,14 @@ def remove_parameter(self, x):
             'Buffer state is reassigned within the model.*"self.state.copy_\\(src\\)"',
         ),
         (reassign_parameter, "Parameter weight is reassigned within the model"),
-        (remove_buffer, "Buffer state is removed from the model when calling the forward method."),
-        (remove_parameter, "Parameter weight is removed from the model when calling the forward"),
+        (
+            remove_buffer,
+            r"Buffer state is removed from the model when calling the forward method\.",
+        ),
+        (
+            remove_parameter,
+            r"Parameter weight is removed from the model when calling the forward method\.",
+        ),
     ],
 )
 def test_parameter_or_buffer_when_replaced_in_forward_then_error_and_restored(
@@ -149,7 +163,9 @@ def test_integer_buffer_then_is_a_constant_with_a_warning(caplog) -> None:
     executor = poptorch.inferenceModel(model, options())
     assert executor(X).tolist() == [1, 2]
     assert re.search(
-        "Parameter mask: .* was downgraded to constant because only floating-point", caplog.text
+        "Parameter mask: .* was downgraded to constant because PopART doesn't support non floating "
+        "point parameters",
+        caplog.text,
     )
     model.mask.fill_(5)
     executor.copyWeightsToDevice()
@@ -330,10 +346,16 @@ def test_hook_that_is_not_callable_then_runtime_error(register, phrase) -> None:
 
 
 @pytest.mark.feature("Options.Distributed", fidelity="exact")
-def test_inference_in_several_processes_then_each_runs_its_own() -> None:
-    opts = options()
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_inference_in_several_processes_then_each_runs_its_own(is_cached, tmp_path, caplog) -> None:
+    """Each compiles, too, where no folder is shared (semantics.md 21)."""
+    opts = options().enableExecutableCaching(str(tmp_path) if is_cached else None)
     opts.Distributed.configureProcessId(1, 2)
     run(lambda self, x: x + 1, X, opts=opts)
+    advice = "Use poptorch.Options.enableExecutableCaching() to avoid compiling the model once per"
+    assert [record.levelname for record in caplog.records if advice in record.getMessage()] == (
+        [] if is_cached else ["WARNING"]
+    )
 
 
 @pytest.mark.feature("replicaGrouping in several processes", fidelity="refused")

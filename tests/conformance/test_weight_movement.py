@@ -20,6 +20,11 @@ def if_needed(executor, model) -> None:
     assert executor.copyWeightsToHostIfNeeded() is False
 
 
+def model_if_needed(executor, model) -> None:
+    assert model.copyWeightsToHostIfNeeded() is True
+    assert model.copyWeightsToHostIfNeeded() is False
+
+
 # api.md §16.5 and §16.6: what brings the trained weight (1 - 0.5 = 0.5) back to the host.
 DOWNLOADS = {
     "copyWeightsToHost": download,
@@ -27,7 +32,7 @@ DOWNLOADS = {
     "detachFromDevice": lambda executor, model: executor.detachFromDevice(),
     "destroy": lambda executor, model: executor.destroy(),
     "model.destroy": lambda executor, model: model.destroy(),
-    "model.copyWeightsToHostIfNeeded": lambda executor, model: model.copyWeightsToHostIfNeeded(),
+    "model.copyWeightsToHostIfNeeded": model_if_needed,
     "read of the parameter": lambda executor, model: model.weight.shape,
     "read through the executor": lambda executor, model: executor.weight.shape,
     "read of the buffer": lambda executor, model: model.seen.dtype,

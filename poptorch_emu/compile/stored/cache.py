@@ -75,6 +75,12 @@ def only_one(cache_dir: str | None, key: Key, num_processes: int) -> Iterator[No
     Raises:
         AssertionError: the folder takes no files.
     """
+    if num_processes > 1 and cache_dir is None:
+        logger.warning(
+            "Use poptorch.Options.enableExecutableCaching() to avoid compiling the model once per "
+            "process: each of the %d compiles it now.",
+            num_processes,
+        )
     if cache_dir is None or num_processes == 1:
         yield
         return

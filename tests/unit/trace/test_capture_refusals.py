@@ -60,6 +60,11 @@ REFUSED = {
     "repeat": (lambda t: t.repeat_interleave(t[0].long(), dim=0), *SHAPE),
     "tensor_split": (lambda t: t.tensor_split(t[0].long()), "shape depends on data", "numbers"),
     "bincount": (lambda t: t[0].long().bincount(), "Bincount `minlength` must be", "Pass"),
+    "one_hot": (
+        lambda t: F.one_hot(t[0].long()),
+        "OneHot num classes must be specified and must be constant.",
+        "Pass num_classes",
+    ),
     "sparse": (lambda t: t.to_sparse(), "Type inference failed", "dense"),
     "quantized": (
         lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),

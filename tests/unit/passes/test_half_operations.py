@@ -1,4 +1,4 @@
-"""Convolutions of half numbers are computed in float32 and rounded once."""
+"""What is computed in float32 and rounded once, in models of half numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.hand_graphs import HandGraph, computed, targets
 
 from poptorch_emu.ir.marks import IS_WIDENED
 from poptorch_emu.ir.verify import verify
-from poptorch_emu.passes import half_convolutions
+from poptorch_emu.passes import half_operations
 
 aten = torch.ops.aten
 PLAIN = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
@@ -28,7 +28,7 @@ def convolution(dtype: torch.dtype) -> HandGraph:
 def test_half_convolutions_then_are_exact_convolutions_rounded_once() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(2, 3, 6, 6).half(), torch.randn(4, 3, 3, 3).half()
-    graph = verify(half_convolutions.run(convolution(torch.float16).graph))
+    graph = verify(half_operations.run(convolution(torch.float16).graph))
     doubled, grad_x, grad_w = computed(graph, {"input 0": x, "variable w": w}).values()
     y = torch.nn.functional.conv2d(x.float(), w.float()).half()
     assert torch.equal(doubled, y + y)
@@ -40,7 +40,7 @@ def test_half_convolutions_then_are_exact_convolutions_rounded_once() -> None:
 
 
 def test_no_convolution_then_reads_or_makes_half_numbers_any_more() -> None:
-    graph = half_convolutions.run(convolution(torch.float16).graph)
+    graph = half_operations.run(convolution(torch.float16).graph)
     convolutions = [node for node in graph.operations if "convolution" in str(node.target)]
     assert len(convolutions) == 2
     for node in convolutions:
@@ -54,4 +54,4 @@ def test_no_convolution_then_reads_or_makes_half_numbers_any_more() -> None:
 def test_float_convolutions_then_stay_as_they_are() -> None:
     hand = convolution(torch.float32)
     before = targets(hand.graph)
-    assert targets(half_convolutions.run(hand.graph)) == before
+    assert targets(half_operations.run(hand.graph)) == before
