@@ -249,8 +249,13 @@ def _tolist(tensor: torch.Tensor) -> Any:
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Refuses to give a tensor on the device other memory: no operation would show it."""
+    """Refuses to give a tensor on the device other memory: no operation would show it.
+
+    `weight.data *= mask` changes the values in place, and then assigns the memory that is there.
+    """
     if isinstance(tensor, FakeTensor):
+        if isinstance(value, FakeTensor) and _is_same_memory(tensor, value):
+            return
         raise compiler_error(
             f"`tensor.data = value` at {user_source()} cannot be captured. Change the values in "
             "place instead: tensor.data.copy_(value)."
@@ -258,6 +263,14 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(value, FakeTensor):
         raise host_writes.refusal(tensor)
     tensor.data = value
+
+
+def _is_same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    def place(value: torch.Tensor) -> tuple[Any, ...]:
+        address = value.untyped_storage()._cdata
+        return address, value.storage_offset(), value.shape, value.stride(), value.dtype
+
+    return place(tensor) == place(other)
 
 
 def _format(tensor: torch.Tensor, spec: str) -> str:

@@ -46,6 +46,13 @@ class Decayed(Model):
         self.layer.weight.data.mul_(0.9)
 
 
+class Masked(Model):
+    """Assigns what it has changed in place, as `weight.data *= mask` does in Python."""
+
+    def change_before(self) -> None:
+        self.layer.weight.data *= torch.ones(2, 4, device=self.layer.weight.device).tril()
+
+
 class ClampedAfterwards(Model):
     @torch.no_grad()
     def change_after(self) -> None:
@@ -55,6 +62,7 @@ class ClampedAfterwards(Model):
 MODELS = {
     "clamped": Clamped(),
     "decayed": Decayed(),
+    "masked": Masked(),
     "clamped afterwards": ClampedAfterwards(),
     "embedding of limited norm": Model(max_norm=0.8),
 }
