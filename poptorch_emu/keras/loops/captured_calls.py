@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,11 +24,8 @@ from poptorch_emu.keras.loops.infeed import Infeed
 from poptorch_emu.trace.patches import patched
 
 _VARIABLES = "tensorflow.python.ops.resource_variable_ops"
-_OPERATORS = [
-    f"__{prefix}{name}__"
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-    for prefix in ("", "r")
-] + ["__lt__", "__le__", "__gt__", "__ge__", "__neg__", "__abs__", "__getitem__"]
+_REFLECTED = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+_OPERATORS = (*_REFLECTED, "lt", "le", "gt", "ge", "neg", "abs", "getitem")
 
 
 @contextmanager
@@ -66,8 +64,9 @@ def captured_calls(function: Callable[..., Any]) -> Iterator[None]:
             stack.enter_context(
                 _replaced(variables.BaseResourceVariable, value=_value, read_value=_value)
             )
-            operators = {name: _operator(name) for name in _OPERATORS}
-            stack.enter_context(_replaced(tf.Variable, **operators))
+            operators = {f"__{name}__": _operator(name) for name in _OPERATORS}
+            reflected = {f"__r{name}__": _reflected_operator(name) for name in _REFLECTED}
+            stack.enter_context(_replaced(tf.Variable, **operators, **reflected))
         yield
 
 
@@ -217,9 +216,19 @@ def _assign_sub(
 
 
 def _operator(name: str) -> Callable[..., Any]:
+    compute = getattr(operator, name)
+
     def call(capture: Any, original: Any, variable: Any, *others: Any) -> Any:
-        value = tensorflow_variables.value_of(variable)
-        return getattr(value, name)(*others)
+        return compute(tensorflow_variables.value_of(variable), *others)
+
+    return call
+
+
+def _reflected_operator(name: str) -> Callable[..., Any]:
+    compute = getattr(operator, name)
+
+    def call(capture: Any, original: Any, variable: Any, other: Any) -> Any:
+        return compute(other, tensorflow_variables.value_of(variable))
 
     return call
 

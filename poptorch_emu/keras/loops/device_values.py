@@ -6,9 +6,17 @@ from typing import Any
 
 import keras
 import torch
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
+from poptorch_emu.keras.loops.capture_state import current
 from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
 from poptorch_emu.keras.loops.tensorflow_variables import is_variable, value_of
+from poptorch_emu.trace.blocks import is_tracing
+
+
+def is_computing() -> bool:
+    """Returns whether this thread captures something: its tensors stand for the device's."""
+    return current() is not None or is_tracing() or in_symbolic_scope()
 
 
 def is_of_device(value: Any) -> bool:

@@ -18,10 +18,10 @@ import keras
 import numpy as np
 import torch
 from keras import ops
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.loops.capture_state import current
+from poptorch_emu.keras.loops.device_values import is_computing
 from poptorch_emu.keras.loops.host_values import to_torch
 from poptorch_emu.keras.loops.tensorflow_variables import is_variable, value_of
 from poptorch_emu.keras.tensorflow_functions import program_functions
@@ -34,8 +34,8 @@ from poptorch_emu.keras.tensorflow_functions.function_table import (
     UNARY,
 )
 from poptorch_emu.keras.tensorflow_functions.network_forms import NETWORK_FORMS
+from poptorch_emu.keras.tensorflow_functions.numpy_operands import answer_arrays
 from poptorch_emu.torch_versions import FakeTensor, pytree
-from poptorch_emu.trace.blocks import is_tracing
 from poptorch_emu.troubleshooting import Topic
 
 _DEVICE = Union[torch.Tensor, keras.KerasTensor, keras.Variable]  # noqa: UP007 (TensorFlow takes this form.)
@@ -82,6 +82,7 @@ def install(tf: Any) -> None:
         _compare_variables(tf, name)
     program_functions.replace(tf)
     give_shapes_methods()
+    answer_arrays()
     tf.register_tensor_conversion_function(torch.Tensor, _converted)
     for kind in (tf.Tensor, tf.Variable):
         kind.__torch_function__ = classmethod(_called_by_torch)
@@ -154,8 +155,7 @@ def _is_of_device(value: Any) -> bool:
     """Returns whether a value is the device's; variables are, while it computes."""
     if is_variable(value):
         return current() is not None
-    is_computing = current() is not None or is_tracing() or in_symbolic_scope()
-    kinds = (torch.Tensor, keras.KerasTensor, *((keras.Variable,) if is_computing else ()))
+    kinds = (torch.Tensor, keras.KerasTensor, *((keras.Variable,) if is_computing() else ()))
     return isinstance(value, kinds)
 
 
