@@ -13,6 +13,7 @@ import keras
 
 from poptorch_emu.distributed.launch_environment import read_launch
 from poptorch_emu.emulator.given_values import LAST_RUN
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.ipu import tensorflow_1
 from poptorch_emu.keras.ipu.config import system_settings
 from poptorch_emu.keras.loops.capture_state import current, is_suspended
@@ -110,6 +111,13 @@ class IPUStrategy:
             Error: it does what a device cannot; the message names the line and the way out.
             TypeError: an argument has a type that a device has not.
         """
+        tf = tensorflow()
+        if tf is not None and not tf.executing_eagerly():
+            raise compiler_error(
+                "strategy.run is called while TensorFlow builds a graph (in a tf.function, or in "
+                "a function that Dataset.map takes), which would keep the result of one run for "
+                "ever. Call strategy.run outside of it: take @tf.function off the caller."
+            )
         return self._runner.run(fn, args, kwargs or {})
 
     def experimental_run_v2(self, *args: Any, **kwargs: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +14,9 @@ from poptorch_emu.keras.loops.discovery import discover
 from poptorch_emu.keras.loops.function_module import CapturedFunction
 from poptorch_emu.keras.loops.function_program import FunctionProgram, settings_of_update
 from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
+from poptorch_emu.keras.loops.turns import turn
 from poptorch_emu.keras.run_settings import SystemSettings, num_replicas
 from poptorch_emu.keras.wrapped_optimizers import factor_of_loss
-
-# Held while a function runs: other threads wait for the IPUs, whichever function they run.
-_turns = threading.RLock()
 
 
 class FunctionRunner:
@@ -43,7 +40,7 @@ class FunctionRunner:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Runs a function on the IPUs, and returns what it returns; threads take turns."""
-        with _turns:
+        with turn():
             return self._run(plain_function(function), args, kwargs)
 
     def _run(

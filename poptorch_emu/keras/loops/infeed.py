@@ -13,6 +13,7 @@ import torch
 from poptorch_emu.keras.loops.capture_state import current, suspended
 from poptorch_emu.keras.loops.host_values import tensorflow
 from poptorch_emu.keras.loops.safe_data_sets import can_be_bundled
+from poptorch_emu.keras.loops.turns import reading
 
 Element = list[np.ndarray]  # The arrays of its tensors.
 
@@ -225,7 +226,7 @@ class Infeed:
     def _read(self) -> bool:
         """Reads some elements, and returns whether there were any."""
         tf = tensorflow()
-        with suspended():
+        with suspended(), reading():
             if self._iterator is None:
                 is_single = self._at_once == 1
                 self._iterator = iter(
