@@ -20,7 +20,8 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.batches import with_leaves
 from poptorch_emu.keras.loops.capture_state import SendingCapture
 from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device
-from poptorch_emu.keras.stage_assignment import StagePlan, running_model, stages_in_order
+from poptorch_emu.keras.stage_plan import StagePlan
+from poptorch_emu.keras.staged_run import call_by_stages
 from poptorch_emu.ops import identity_loss
 
 
@@ -87,12 +88,11 @@ class CapturedModel(torch.nn.Module):
             keras.device(str(device)),
             StoringScope(self.variables, values, device, _variables_of_losses(model)),
             device_random_numbers(),
-            stages_in_order(model, plan),
             (sending := SendingCapture(self._replicas)).active(),
         ):
             is_training = self._use is Use.TRAIN
             flag = {"training": is_training} if model._call_has_training_arg else {}
-            y_pred = (model if plan is None else running_model(model))(x, **flag)
+            y_pred = call_by_stages(model, plan, x, **flag)
             self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
             outputs = tuple(keras.tree.flatten(y_pred))
             if self._use is Use.PREDICT:

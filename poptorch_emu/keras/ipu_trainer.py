@@ -11,7 +11,7 @@ import torch
 from poptorch_emu.config import TableConfig
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.batches import Batch, form_of, in_runs, num_rows, unpacked
-from poptorch_emu.keras.call_graph import graph_of_call, note_inputs
+from poptorch_emu.keras.call_graph import note_inputs
 from poptorch_emu.keras.capture import CapturedModel, Use
 from poptorch_emu.keras.epoch_check import check_epoch, shorter_execution, smaller_batch
 from poptorch_emu.keras.executions import check_steps, drawn_by_executions
@@ -24,7 +24,7 @@ from poptorch_emu.keras.run_settings import (
     executor_options,
     num_replicas,
 )
-from poptorch_emu.keras.stage_assignment import StagePlan, plan_stages
+from poptorch_emu.keras.stage_plan import StagePlan, plan_stages
 from poptorch_emu.keras.step_callbacks import called_back_with
 from poptorch_emu.keras.wrapped_optimizers import factor_of_loss, merged
 from poptorch_emu.schedule.tables.named import placement
@@ -267,11 +267,10 @@ class IpuTrainer:
     def _plan(self) -> StagePlan | None:
         if self._known_plan is None:
             settings = self.settings
-            graph_of_call(self._model)
-            plan = plan_stages(self._model, settings.stages, settings.device_mapping)
+            plan = plan_stages(self._model, settings.device_mapping)
             if plan is not None and isinstance(settings.schedule, TableConfig):
                 ipus = placement(settings.schedule, len(plan.ipus))
-                plan = plan_stages(self._model, settings.stages, ipus)
+                plan = plan_stages(self._model, ipus)
             self._known_plan = (plan,)
         return self._known_plan[0]
 

@@ -6,11 +6,9 @@ the user wrote: files, clones and checks of the type are Keras's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
-
-import keras
 
 from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.given_values import LAST_RUN
@@ -62,12 +60,7 @@ class IpuModelMethods:
             ValueError: there are not as many as layers, or they decrease along the model.
             TypeError: an entry is of another kind, or the model is neither.
         """
-        model = self._model
-        if isinstance(model, keras.Sequential):
-            entries = list(pipeline_stage_assignment)
-            self._change(stages=stage_assignment.sequential_stages(model, entries))
-            return
-        stage_assignment.assign(model, pipeline_stage_assignment)
+        stage_assignment.assign(self._model, list(pipeline_stage_assignment))
         self._change()
 
     def get_pipeline_stage_assignment(self) -> list[Any]:
@@ -76,22 +69,17 @@ class IpuModelMethods:
         Raises:
             RuntimeError: the model is of a class of its own, and its inputs are not known.
         """
-        if isinstance(self._model, keras.Sequential):
-            return stage_assignment.assignments_of_layers(
-                self._model, self._trainer.settings.stages
-            )
         if is_of_own_class(self._model) and graph_of_call(self._model) is None:
             raise RuntimeError(
-                f"The inputs of model {self._model.name!r} are not known, or its call() enters no "
-                "PipelineStage. Call build(input_shape) of the model first."
+                f"The inputs of model {self._model.name!r} are not known. Call build(input_shape) "
+                "of the model first."
             )
         return stage_assignment.assignments_of(self._model)
 
     def reset_pipeline_stage_assignment(self) -> None:
         """Takes all stages away: the model runs on one IPU (exact)."""
-        if not isinstance(self._model, keras.Sequential):
-            stage_assignment.unassign(self._model)
-        self._change(stages=None)
+        stage_assignment.unassign(self._model)
+        self._change()
 
     def print_pipeline_stage_assignment_summary(
         self, line_length: int | None = None, print_fn: Callable[[str], Any] | None = None
@@ -107,7 +95,7 @@ class IpuModelMethods:
         columns = f"{{:<{width * 2 // 5}}}{{:<{width * 2 // 5}}}{{}}"
         show(f"Model: {self._model.name!r}")
         show(columns.format("Layer (call)", "Type", "Pipeline stage"))
-        for name, kind, stage in self._summary():
+        for name, kind, stage in _rows(self.get_pipeline_stage_assignment()):
             show(columns.format(name, kind, "none" if stage is None else stage))
 
     def set_pipelining_options(
@@ -279,15 +267,15 @@ class IpuModelMethods:
         trainer.settings = replace(trainer.settings, **settings)
         trainer.forget()
 
-    def _summary(self) -> list[tuple[str, str, int | None]]:
-        return [
-            (
-                each.layer.name + (f" ({each.node_index})" if hasattr(each, "node_index") else ""),
-                type(each.layer).__name__,
-                each.pipeline_stage,
-            )
-            for each in self.get_pipeline_stage_assignment()
-        ]
+
+def _rows(entries: Sequence[Any], indent: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yields name, type and stage of each entry; below a nested model, those inside of it."""
+    for each in entries:
+        call = f" ({each.node_index})" if hasattr(each, "node_index") else ""
+        inside = getattr(each, "pipeline_stage_assignments", None)
+        stage = each.pipeline_stage if inside is None else ""
+        yield f"{indent}{each.layer.name}{call}", type(each.layer).__name__, stage
+        yield from _rows(inside or (), indent + "  ")
 
 
 def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod | None:

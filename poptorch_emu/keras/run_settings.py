@@ -12,7 +12,7 @@ from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.pipeline_order import set_schedule
 from poptorch_emu.enums import MeanReductionStrategy, OutputMode, ReductionType
 from poptorch_emu.errors import make_error
-from poptorch_emu.keras.stage_assignment import StagePlan
+from poptorch_emu.keras.stage_plan import StagePlan
 from poptorch_emu.log import logger
 from poptorch_emu.options import (
     Options,
@@ -124,7 +124,6 @@ class ModelSettings:
     """What was set for one model.
 
     Attributes:
-        stages: of the layers of a Sequential.
         accumulation: how many micro-batches one replica adds up for an update.
         reduction: of their gradients; `None` for the default, which is their sum.
         device_mapping: the IPU of each stage.
@@ -133,7 +132,6 @@ class ModelSettings:
         placement: of its tensors.
     """
 
-    stages: tuple[int, ...] | None = None
     accumulation: int = 1
     reduction: GradientAccumulationReductionMethod | None = None
     device_mapping: tuple[int, ...] | None = None

@@ -5,7 +5,7 @@ A model that is called as a layer has entries of its own, for its layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -67,7 +67,7 @@ class SequentialLayerPipelineStageAssignment:
 
 
 class NestedModelPipelineStageAssignment:
-    """A model that is called as a layer, and the stages of its own layers: one for all (exact).
+    """A model that is called as a layer, and the stages of its own layers (exact).
 
     Attributes:
         nested_model: what is called.
@@ -88,12 +88,12 @@ class NestedModelPipelineStageAssignment:
         Raises:
             ValueError: they have several.
         """
-        stages = {each.pipeline_stage for each in self.pipeline_stage_assignments}
+        stages = list(dict.fromkeys(self._stages()))
         if len(stages) > 1:
             raise ValueError(
                 f"The layers of the nested model {self.nested_model.name!r} have several pipeline "
-                f"stages, {sorted(stages, key=str)}, but a nested model runs in one. Give all its "
-                "layers one stage, or call its layers in the outer model."
+                f"stages, {', '.join(map(str, stages))}, and the model as a whole has none. Read "
+                "those of its pipeline_stage_assignments."
             )
         return next(iter(stages), None)
 
@@ -101,6 +101,17 @@ class NestedModelPipelineStageAssignment:
     def pipeline_stage(self, stage: int | None) -> None:
         for each in self.pipeline_stage_assignments:
             each.pipeline_stage = stage
+
+    def __repr__(self) -> str:
+        """Returns how the model is written."""
+        return f"{self.nested_model.name}: {self.pipeline_stage_assignments}"
+
+    def _stages(self) -> Iterator[int | None]:
+        for each in self.pipeline_stage_assignments:
+            if isinstance(each, NestedModelPipelineStageAssignment):
+                yield from each._stages()
+            else:
+                yield each.pipeline_stage
 
 
 class SequentialNestedModelPipelineStageAssignment(

@@ -75,7 +75,8 @@ def test_stages_of_a_functional_model_when_they_do_not_fit_then_are_refused(
 
 
 def test_stages_when_nested_or_inside_a_call_then_are_refused() -> None:
-    with ipu.keras.PipelineStage(0), refuses("PipelineStage.1. is entered inside PipelineStage.0"):
+    message = "PipelineStage.1. is entered inside PipelineStage.0"
+    with ipu.keras.PipelineStage(0), refuses(message, RuntimeError):
         with ipu.keras.PipelineStage(1):
             pass
 

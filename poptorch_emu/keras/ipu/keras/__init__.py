@@ -7,7 +7,6 @@ from keras import Model as Model
 from keras import Sequential as Sequential
 
 from poptorch_emu.keras.run_settings import ReplicatedMetricReductionMethod
-from poptorch_emu.keras.stage_assignment import PipelineStage
 from poptorch_emu.keras.stage_entries import (
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
@@ -16,6 +15,7 @@ from poptorch_emu.keras.stage_entries import (
     SequentialLayerPipelineStageAssignment,
     SequentialNestedModelPipelineStageAssignment,
 )
+from poptorch_emu.keras.stage_marks import PipelineStage
 
 __all__ = [
     "FunctionalLayerPipelineStageAssignment",
