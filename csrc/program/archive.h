@@ -31,13 +31,12 @@ concept Number = std::is_arithmetic_v<T>;
 template <typename T>
 concept Enumeration = std::is_enum_v<T>;
 
-// How many values an enumeration has, counted from 0.
+// How many values an enumeration has, counted from 0; 0 of one that is never read.
 template <Enumeration T>
-struct Count;
+inline constexpr int64_t kNumValues = 0;
 template <>
-struct Count<at::ScalarType> {
-  static constexpr int64_t value = static_cast<int64_t>(at::ScalarType::NumOptions);
-};
+inline constexpr int64_t kNumValues<at::ScalarType> =
+    static_cast<int64_t>(at::ScalarType::NumOptions);
 
 // Appends values to a string.
 class Writer {
@@ -139,7 +138,8 @@ class Reader {
   }
   template <Enumeration T>
   void one(T& value) {
-    value = static_cast<T>(below(Count<T>::value));
+    static_assert(kNumValues<T> > 0);
+    value = static_cast<T>(below(kNumValues<T>));
   }
   void one(bool& value) { value = *raw(1) != 0; }
   template <typename Tag>

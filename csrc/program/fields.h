@@ -10,115 +10,43 @@
 namespace poptorch_emu {
 
 template <>
-struct Count<SegmentKind> {
-  static constexpr int64_t value = 3;
-};
+inline constexpr int64_t kNumValues<SegmentKind> = 3;
 template <>
-struct Count<Lifetime> {
-  static constexpr int64_t value = 2;
-};
+inline constexpr int64_t kNumValues<Lifetime> = 2;
 template <>
-struct Count<OutputMode> {
-  static constexpr int64_t value = 4;
-};
+inline constexpr int64_t kNumValues<OutputMode> = 4;
 
 template <>
 Instruction Reader::make<Instruction>();
 
-template <typename Archive>
-void fields(Archive& archive, Debug& debug) {
-  auto& [node, block, stage, module, source] = debug;
-  archive(node, block, stage, module, source);
-}
+// Stores all members of a structure, in their order.
+#define POPTORCH_EMU_FIELDS(Structure, ...)             \
+  template <typename Archive>                           \
+  void fields(Archive& archive, Structure& structure) { \
+    auto& [__VA_ARGS__] = structure;                    \
+    archive(__VA_ARGS__);                               \
+  }
 
-template <typename Archive>
-void fields(Archive& archive, Slot& slot) {
-  auto& [argument, source] = slot;
-  archive(argument, source);
-}
+POPTORCH_EMU_FIELDS(Debug, node, block, stage, module, source)
+POPTORCH_EMU_FIELDS(Slot, argument, source)
+POPTORCH_EMU_FIELDS(ListSlot, argument, sources, is_optional)
 
-template <typename Archive>
-void fields(Archive& archive, ListSlot& slot) {
-  auto& [argument, sources, is_optional] = slot;
-  archive(argument, sources, is_optional);
-}
+POPTORCH_EMU_FIELDS(LoadInput, input)
+POPTORCH_EMU_FIELDS(LoadVariable, variable, is_shard)
+POPTORCH_EMU_FIELDS(LoadConstant, constant)
+POPTORCH_EMU_FIELDS(LoadScalar, scalar)
+POPTORCH_EMU_FIELDS(LoadAccumulator, accumulator, is_shard)
+POPTORCH_EMU_FIELDS(LoadRng, piece)
+POPTORCH_EMU_FIELDS(LoadVariableRows, variable, accumulator)
+POPTORCH_EMU_FIELDS(LoadAccumulatorRows, accumulator)
+POPTORCH_EMU_FIELDS(LoadPrepared, preparation, source)
+POPTORCH_EMU_FIELDS(Load, target, source)
 
-template <typename Archive>
-void fields(Archive& archive, LoadInput& load) {
-  auto& [input] = load;
-  archive(input);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadVariable& load) {
-  auto& [variable, is_shard] = load;
-  archive(variable, is_shard);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadConstant& load) {
-  auto& [constant] = load;
-  archive(constant);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadScalar& load) {
-  auto& [scalar] = load;
-  archive(scalar);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadAccumulator& load) {
-  auto& [accumulator, is_shard] = load;
-  archive(accumulator, is_shard);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadRng& load) {
-  auto& [piece] = load;
-  archive(piece);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadVariableRows& load) {
-  auto& [variable, accumulator] = load;
-  archive(variable, accumulator);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadAccumulatorRows& load) {
-  auto& [accumulator] = load;
-  archive(accumulator);
-}
-template <typename Archive>
-void fields(Archive& archive, LoadPrepared& load) {
-  auto& [preparation, source] = load;
-  archive(preparation, source);
-}
-template <typename Archive>
-void fields(Archive& archive, Load& load) {
-  auto& [target, source] = load;
-  archive(target, source);
-}
-
-template <typename Archive>
-void fields(Archive& archive, StoreOutput& store) {
-  auto& [output, piece, num_pieces] = store;
-  archive(output, piece, num_pieces);
-}
-template <typename Archive>
-void fields(Archive& archive, StoreVariable& store) {
-  auto& [variable, is_shard] = store;
-  archive(variable, is_shard);
-}
-template <typename Archive>
-void fields(Archive& archive, Accumulate& store) {
-  auto& [accumulator] = store;
-  archive(accumulator);
-}
-template <typename Archive>
-void fields(Archive& archive, AccumulateRows& store) {
-  auto& [accumulator, indices, num_rows, padding_index] = store;
-  archive(accumulator, indices, num_rows, padding_index);
-}
-template <typename Archive>
-void fields(Archive& archive, StoreVariableRows& store) {
-  auto& [variable, accumulator] = store;
-  archive(variable, accumulator);
-}
+POPTORCH_EMU_FIELDS(StoreOutput, output, piece, num_pieces)
+POPTORCH_EMU_FIELDS(StoreVariable, variable, is_shard)
+POPTORCH_EMU_FIELDS(Accumulate, accumulator)
+POPTORCH_EMU_FIELDS(AccumulateRows, accumulator, indices, num_rows, padding_index)
+POPTORCH_EMU_FIELDS(StoreVariableRows, variable, accumulator)
 template <typename Archive>
 void fields(Archive& archive, Store& store) {
   auto& [source, target, is_last_use] = store;  // The last is found again by `find_last_uses`.
@@ -147,12 +75,7 @@ void fields(Archive& archive, Body& body) {
   archive(parameters, iteration, instructions, results);
 }
 
-template <typename Archive>
-void fields(Archive& archive, CollectiveId& id) {
-  auto& [segment, index] = id;
-  archive(segment, index);
-}
-
+POPTORCH_EMU_FIELDS(CollectiveId, segment, index)
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
@@ -164,68 +87,19 @@ void fields(Archive& archive, Segment& segment) {
   archive(loads, instructions, stores);
 }
 
-template <typename Archive>
-void fields(Archive& archive, Link& link) {
-  auto& [producer, producer_registers, consumer, consumer_registers, capacity, is_remote,
-         is_sharded] = link;
-  archive(producer, producer_registers, consumer, consumer_registers, capacity, is_remote,
-          is_sharded);
-}
+POPTORCH_EMU_FIELDS(Link, producer, producer_registers, consumer, consumer_registers, capacity,
+                    is_remote, is_sharded)
+POPTORCH_EMU_FIELDS(ReplicaGroups, of_replica)
+POPTORCH_EMU_FIELDS(Variable, name, shape, dtype, is_per_replica, groups, is_sharded, is_remote)
+POPTORCH_EMU_FIELDS(Scalar, name, value)
+POPTORCH_EMU_FIELDS(Accumulator, name, dtype, is_running_mean, groups, is_sharded, is_remote)
+POPTORCH_EMU_FIELDS(Input, name, is_batched)
+POPTORCH_EMU_FIELDS(Output, mode, period)
+POPTORCH_EMU_FIELDS(Action, segment, micro_batch)
+POPTORCH_EMU_FIELDS(Numerics, checks_floating_point, rounds_stochastically)
+POPTORCH_EMU_FIELDS(Program, inputs, constants, variables, scalars, accumulators, outputs, segments,
+                    links, schedule, micro_batches_per_window, joined, numerics)
 
-template <typename Archive>
-void fields(Archive& archive, ReplicaGroups& groups) {
-  auto& [of_replica] = groups;
-  archive(of_replica);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Variable& variable) {
-  auto& [name, shape, dtype, is_per_replica, groups, is_sharded, is_remote] = variable;
-  archive(name, shape, dtype, is_per_replica, groups, is_sharded, is_remote);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Scalar& scalar) {
-  auto& [name, value] = scalar;
-  archive(name, value);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Accumulator& accumulator) {
-  auto& [name, dtype, is_running_mean, groups, is_sharded, is_remote] = accumulator;
-  archive(name, dtype, is_running_mean, groups, is_sharded, is_remote);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Input& input) {
-  auto& [name, is_batched] = input;
-  archive(name, is_batched);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Output& output) {
-  auto& [mode, period] = output;
-  archive(mode, period);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Action& action) {
-  auto& [segment, micro_batch] = action;
-  archive(segment, micro_batch);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Numerics& numerics) {
-  auto& [checks_floating_point, rounds_stochastically] = numerics;
-  archive(checks_floating_point, rounds_stochastically);
-}
-
-template <typename Archive>
-void fields(Archive& archive, Program& program) {
-  auto& [inputs, constants, variables, scalars, accumulators, outputs, segments, links, schedule,
-         micro_batches_per_window, joined, numerics] = program;
-  archive(inputs, constants, variables, scalars, accumulators, outputs, segments, links, schedule,
-          micro_batches_per_window, joined, numerics);
-}
+#undef POPTORCH_EMU_FIELDS
 
 }  // namespace poptorch_emu
