@@ -16,8 +16,6 @@ class SharedLoops {
  public:
   // `wake` is called for a loop that is long enough, and has sleeping workers look.
   explicit SharedLoops(std::function<void()> wake) : wake_(std::move(wake)) {}
-  SharedLoops(const SharedLoops&) = delete;
-  SharedLoops& operator=(const SharedLoops&) = delete;
 
   using Part = c10::function_ref<void(int64_t begin, int64_t end)>;
 

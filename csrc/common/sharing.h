@@ -15,8 +15,7 @@ class IntraOpThreads {
  public:
   explicit IntraOpThreads(int64_t asked);
   ~IntraOpThreads();
-  IntraOpThreads(const IntraOpThreads&) = delete;
-  IntraOpThreads& operator=(const IntraOpThreads&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(IntraOpThreads);
 
  private:
   int before_;
@@ -29,8 +28,7 @@ class Sharing {
  public:
   explicit Sharing(bool is_allowed);
   ~Sharing();
-  Sharing(const Sharing&) = delete;
-  Sharing& operator=(const Sharing&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(Sharing);
 
  private:
   bool before_;
@@ -45,8 +43,7 @@ class OneThread {
  public:
   explicit OneThread(bool is_asked);
   ~OneThread();
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(OneThread);
 
  private:
   const bool is_asked_;

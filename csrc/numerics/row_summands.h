@@ -23,8 +23,6 @@ class RowSummands {
 
   RowSummands();
   ~RowSummands();
-  RowSummands(const RowSummands&) = delete;
-  RowSummands& operator=(const RowSummands&) = delete;
 
   // Makes places for so many blocks, which several threads may then fill at once.
   void expect(int64_t num_blocks);

@@ -34,8 +34,6 @@ namespace poptorch_emu {
 class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
 
   void write_variable(VariableId id, int64_t replica, const at::Tensor& value);
   at::Tensor read_variable(VariableId id, int64_t replica) const;

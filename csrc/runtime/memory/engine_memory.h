@@ -42,16 +42,14 @@ class SegmentMemory {
  public:
   SegmentMemory(std::shared_ptr<BlockPool> pool, std::shared_ptr<CommonPlan> common)
       : pool_(std::move(pool)), common_(std::move(common)) {}
-  SegmentMemory(const SegmentMemory&) = delete;
-  SegmentMemory& operator=(const SegmentMemory&) = delete;
+  C10_DISABLE_COPY_AND_ASSIGN(SegmentMemory);
 
   // While a scope exists, large tensors that this thread makes lie where the plan says.
   class Scope {
    public:
     Scope(SegmentMemory& memory, Arena& arena);
     ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+    C10_DISABLE_COPY_AND_ASSIGN(Scope);
 
    private:
     SegmentMemory& memory_;
@@ -65,8 +63,7 @@ class SegmentMemory {
    public:
     Suspension();
     ~Suspension();
-    Suspension(const Suspension&) = delete;
-    Suspension& operator=(const Suspension&) = delete;
+    C10_DISABLE_COPY_AND_ASSIGN(Suspension);
 
    private:
     SegmentMemory* const before_;
@@ -116,8 +113,6 @@ class EngineMemory {
   // A segment has as many lanes as there are workers; actions of one lane do not overlap.
   EngineMemory(const Program& program, int64_t num_replicas, int64_t num_workers);
   ~EngineMemory() { pool_->close(); }
-  EngineMemory(const EngineMemory&) = delete;
-  EngineMemory& operator=(const EngineMemory&) = delete;
 
   SegmentMemory::Scope open(SegmentId segment, int64_t replica, int64_t lane, int64_t worker);
 

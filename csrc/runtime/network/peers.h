@@ -25,8 +25,6 @@ class Peers {
   // `group_name` is that of `ProcessGroup.group_name`. Nobody is waited for longer than `timeout`.
   Peers(const std::string& group_name, std::chrono::milliseconds timeout);
   ~Peers();
-  Peers(const Peers&) = delete;
-  Peers& operator=(const Peers&) = delete;
 
   int64_t process() const;
   int64_t num_processes() const;

@@ -39,9 +39,6 @@ class ThreadPool::Threads {
 
   ~Threads() { close(); }
 
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
   void begin() {
     const Progress::Lock lock = progress_.lock();
     ++generation_;

@@ -16,8 +16,6 @@ class ThreadPool {
   // `work` is called with a worker's number. It must not throw.
   ThreadPool(int64_t num_workers, std::function<void(int64_t)> work);
   ~ThreadPool();
-  ThreadPool(const ThreadPool&) = delete;
-  ThreadPool& operator=(const ThreadPool&) = delete;
 
   // Has all workers work, or worker 0 until it calls the others, and returns when the last is done.
   // Throws `Error` where a thread cannot be started; nobody works then.
