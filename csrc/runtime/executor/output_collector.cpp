@@ -12,61 +12,25 @@ namespace poptorch_emu {
 
 OutputCollector::OutputCollector(const Output& output, int64_t num_micro_batches,
                                  int64_t num_replicas)
-    : mode_(output.mode),
-      period_(output.period),
+    : is_sum_(output.mode == OutputMode::kSum),
+      period_(output.mode == OutputMode::kFinal    ? num_micro_batches
+              : output.mode == OutputMode::kEveryN ? output.period
+                                                   : 1),
       num_micro_batches_(num_micro_batches),
-      num_replicas_(num_replicas) {
-  switch (mode_) {
-    case OutputMode::kFinal:
-    case OutputMode::kSum:
-      num_pieces_ = num_replicas;
-      break;
-    case OutputMode::kAll:
-      num_pieces_ = num_micro_batches * num_replicas;
-      break;
-    case OutputMode::kEveryN:
-      num_pieces_ = num_micro_batches / period_ * num_replicas;
-      break;
-  }
-}
-
-bool OutputCollector::is_wanted(int64_t micro_batch) const {
-  switch (mode_) {
-    case OutputMode::kFinal:
-      return micro_batch + 1 == num_micro_batches_;
-    case OutputMode::kEveryN:
-      return (micro_batch + 1) % period_ == 0;
-    case OutputMode::kAll:
-    case OutputMode::kSum:
-      return true;
-  }
-  return true;
-}
-
-int64_t OutputCollector::index_of(int64_t micro_batch, int64_t replica) const {
-  switch (mode_) {
-    case OutputMode::kAll:
-      return micro_batch * num_replicas_ + replica;
-    case OutputMode::kEveryN:
-      return ((micro_batch + 1) / period_ - 1) * num_replicas_ + replica;
-    case OutputMode::kFinal:
-    case OutputMode::kSum:
-      return replica;
-  }
-  return replica;
-}
+      num_replicas_(num_replicas),
+      num_pieces_((is_sum_ ? 1 : num_micro_batches / period_) * num_replicas) {}
 
 int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64_t replica) {
-  if (!is_wanted(micro_batch)) return -1;
+  if ((micro_batch + 1) % period_ != 0) return -1;
   allocate_for(piece);
   if (piece.numel() * num_pieces_ != result_.numel()) {
     throw Error("An output has " + std::to_string(piece.numel()) + " numbers in one place and " +
                 std::to_string(result_.numel() / num_pieces_) +
                 " in another; all micro-batches and replicas must give it as many.");
   }
-  const int64_t index = index_of(micro_batch, replica);
-  const bool is_sum = mode_ == OutputMode::kSum && micro_batch > 0;
-  if (!is_sum && piece.scalar_type() == result_.scalar_type()) {
+  const int64_t index = (is_sum_ ? 0 : micro_batch / period_) * num_replicas_ + replica;
+  const bool is_added = is_sum_ && micro_batch > 0;
+  if (!is_added && piece.scalar_type() == result_.scalar_type()) {
     // A view would change the reference count of the result, which several cores would wait for.
     const size_t num_bytes = piece.nbytes();
     if (num_bytes == 0) return index;
@@ -82,7 +46,7 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
     target = is_scalar_ ? result_.select(0, index)
                         : result_.narrow(0, index * piece.size(0), piece.size(0));
   }
-  if (is_sum) {
+  if (is_added) {
     target.add_(piece);
   } else {
     target.copy_(piece);

@@ -35,12 +35,9 @@ class OutputCollector {
 
  private:
   void allocate_for(const at::Tensor& piece);
-  // Whether the result has the piece of a micro-batch, and its index.
-  bool is_wanted(int64_t micro_batch) const;
-  int64_t index_of(int64_t micro_batch, int64_t replica) const;
 
-  OutputMode mode_;
-  int64_t period_;
+  bool is_sum_;
+  int64_t period_;  // the result has the piece of each micro-batch that ends one
   int64_t num_micro_batches_;
   int64_t num_replicas_;
   int64_t num_pieces_;
