@@ -28,17 +28,6 @@ namespace py = pybind11;
 namespace poptorch_emu {
 namespace {
 
-using Pairs = std::vector<std::vector<std::pair<int64_t, int64_t>>>;
-
-Pairs as_pairs(const std::vector<std::vector<Span>>& spans) {
-  Pairs result;
-  for (const std::vector<Span>& of_tensor : spans) {
-    result.emplace_back();
-    for (const Span& span : of_tensor) result.back().emplace_back(span.start_ns, span.end_ns);
-  }
-  return result;
-}
-
 // Makes a function of Python callable without the GIL, by any thread.
 HostFunction call_python(py::function function) {
   const std::shared_ptr<py::function> shared(new py::function(std::move(function)),
@@ -75,10 +64,10 @@ bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
 }
 
 // Birth, death, bytes and offset of each piece of a segment's memory; none before its first run.
-std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(const Executor& executor,
+std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(Executor& executor,
                                                                         int64_t segment) {
   std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;
-  const auto plan = executor.tensor_memory().plan({segment});
+  const auto plan = executor.state().tensors.plan({segment});
   if (plan == nullptr) return pieces;
   for (const auto& [life, offset] : plan->pieces) {
     pieces.emplace_back(life.birth, life.death, life.num_bytes, offset);
@@ -86,16 +75,11 @@ std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(const Ex
   return pieces;
 }
 
-void bind_event(py::module_& m) {
-  py::class_<Event>(m, "Event")
-      .def_readonly("replica", &Event::replica)
-      .def_readonly("ipu", &Event::ipu)
-      .def_readonly("segment", &Event::segment)
-      .def_readonly("window", &Event::window)
-      .def_readonly("micro_batch", &Event::micro_batch)
-      .def_readonly("worker", &Event::worker)
-      .def_readonly("start_ns", &Event::start_ns)
-      .def_readonly("end_ns", &Event::end_ns);
+// By link, the most items that a replica ever held, and the most bytes.
+std::vector<std::pair<int64_t, int64_t>> link_peaks(const Executor& executor) {
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (const LinkPeak& peak : executor.link_peaks()) pairs.emplace_back(peak.items, peak.bytes);
+  return pairs;
 }
 
 // A row of int64 for each event, in the order of its members; the array owns them. One of numpy is
@@ -161,44 +145,36 @@ void bind_executor(py::module_& m) {
           py::arg("first_replica") = 0, py::arg("ring") = nullptr, py::arg("follows_lists") = false)
       .def("write_variable",
            [](Executor& e, int64_t id, int64_t replica, const at::Tensor& value) {
-             e.write_variable({id}, replica, value);
+             e.state().memory.write({id}, replica, value);
            })
-      .def("read_variable", [](const Executor& e, int64_t id,
-                               int64_t replica) { return e.read_variable({id}, replica); })
-      .def("set_scalar", [](Executor& e, int64_t id, double value) { e.set_scalar({id}, value); })
-      .def("set_seed", [](Executor& e, int64_t seed) { e.set_rng_state(seed, 0); })
-      .def("rng_state",
-           [](const Executor& e) {
-             const auto [seed, counter] = e.rng_state();
-             return std::vector<int64_t>{seed, counter};
-           })
+      .def("read_variable", [](Executor& e, int64_t id,
+                               int64_t replica) { return e.state().memory.read({id}, replica); })
+      .def("set_scalar",
+           [](Executor& e, int64_t id, double value) { e.state().memory.set_scalar({id}, value); })
+      .def("rng_state", [](Executor& e) { return e.random_state().get(); })
       .def("set_rng_state",
-           [](Executor& e, int64_t seed, int64_t counter) { e.set_rng_state(seed, counter); })
+           [](Executor& e, int64_t seed, int64_t counter) { e.random_state().set(seed, counter); })
       .def("set_host_function",
            [](Executor& e, std::string name, py::function function) {
-             e.set_host_function(std::move(name), call_python(std::move(function)));
+             e.host_calls().add_function(std::move(name), call_python(std::move(function)));
            })
-      .def("look_for_signals", [](Executor& e) { e.set_interrupt_check(handle_signals); })
+      .def("look_for_signals",
+           [](Executor& e) { e.host_calls().set_interrupt_check(handle_signals); })
       .def("run", &Executor::run, py::call_guard<py::gil_scoped_release>())
-      .def("set_tracing", &Executor::set_tracing, py::arg("is_tracing"),
-           py::arg("max_events") = EventLog::kMaxEvents)
-      .def("num_dropped_events", [](const Executor& e) { return e.events().num_dropped(); })
-      .def("take_events", &Executor::take_events)
-      .def("take_event_table", [](Executor& e) { return as_table(e.take_events()); })
-      .def("variable_bytes", &Executor::variable_bytes)
-      .def("replica_bytes", &Executor::replica_bytes)
+      .def("set_tracing", [](Executor& e, bool is_tracing) { e.events().set_on(is_tracing); })
+      .def("take_events", [](Executor& e) { return as_table(e.events().take()); })
+      .def("variable_bytes", [](Executor& e) { return e.state().memory.variable_bytes(); })
+      .def("replica_bytes",
+           [](Executor& e, int64_t replica) { return e.state().memory.replica_bytes(replica); })
       .def("peak_accumulator_bytes", &Executor::peak_accumulator_bytes)
-      .def("arena_bytes", [](const Executor& e) { return e.tensor_memory().arena_bytes(); })
-      .def("pool_bytes", [](const Executor& e) { return e.tensor_memory().pool_bytes(); })
+      .def("arena_bytes", [](Executor& e) { return e.state().tensors.arena_bytes(); })
+      .def("pool_bytes", [](Executor& e) { return e.state().tensors.pool_bytes(); })
       .def("memory_plan", &memory_plan)
-      .def("remote_loaded_bytes", [](const Executor& e) { return e.remote().loaded_bytes(); })
-      .def("remote_stored_bytes", [](const Executor& e) { return e.remote().stored_bytes(); })
-      .def("peak_link_items", &Executor::peak_link_items)
-      .def("peak_link_bytes", &Executor::peak_link_bytes)
-      .def("input_spans",
-           [](const Executor& e) { return as_pairs(e.transfer_times().last()->inputs); })
-      .def("output_spans",
-           [](const Executor& e) { return as_pairs(e.transfer_times().last()->outputs); });
+      .def("remote_loaded_bytes", [](Executor& e) { return e.state().remote.loaded_bytes(); })
+      .def("remote_stored_bytes", [](Executor& e) { return e.state().remote.stored_bytes(); })
+      .def("link_peaks", &link_peaks)
+      .def("input_spans", [](Executor& e) { return e.transfer_times().last()->inputs; })
+      .def("output_spans", [](Executor& e) { return e.transfer_times().last()->outputs; });
 }
 
 // What the choice of kernels depends on, and the kernels of ours.
@@ -282,7 +258,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("__name__") = "poptorch_emu._C";
   poptorch_emu::translate_errors();
   poptorch_emu::bind_program(m);
-  poptorch_emu::bind_event(m);
   poptorch_emu::bind_ring(m);
   poptorch_emu::bind_executor(m);
   poptorch_emu::bind_shared_loops(m);

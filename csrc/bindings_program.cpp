@@ -242,7 +242,6 @@ void bind_whole(ProgramClass& program) {
              p.find_last_uses();
              p.validate();
            })
-      .def("has_host_calls", &Program::has_host_calls)
       .def("num_independent_micro_batches",
            [](const Program& p) {
              return micro_batch_order(p).path.empty() ? 1 : p.runs_per_window();

@@ -81,9 +81,4 @@ bool Program::adds_in_any_order(AccumulatorId id) const {
          !numerics.checks_floating_point;
 }
 
-bool Program::has_host_calls() const {
-  return std::any_of(segments.begin(), segments.end(),
-                     [](const Segment& segment) { return segment.has_host_calls(); });
-}
-
 }  // namespace poptorch_emu

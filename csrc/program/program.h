@@ -352,9 +352,6 @@ struct Program {
   // several.
   void check_replicas(int64_t num_replicas, bool has_peers = false) const;
 
-  // Whether some instruction calls a function of the host, without which the program cannot run.
-  bool has_host_calls() const;
-
   // A listing of everything, for people.
   std::string text() const;
 };

@@ -106,12 +106,12 @@ Instruction Reader::make<Instruction>() {
 }
 
 std::string serialize(const Program& program) {
-  if (program.has_host_calls()) {
-    throw Error(
-        "A program that calls functions of the host (poptorch.CPU) cannot be written to a file: "
-        "the functions are the user's. Compile the model where it runs.");
-  }
   for (const Segment& segment : program.segments) {
+    if (segment.has_host_calls()) {
+      throw Error(
+          "A program that calls functions of the host (poptorch.CPU) cannot be written to a file: "
+          "the functions are the user's. Compile the model where it runs.");
+    }
     const int64_t depth = depth_of(segment.instructions);
     if (depth > kMaxDepth) {
       throw Error("Segment '" + segment.name + "' has loops and branches " +

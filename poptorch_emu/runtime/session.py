@@ -94,7 +94,7 @@ class Session:
         begin and end in nanoseconds of the steady clock. Of a call of more than 100,000 events the
         first ones are there.
         """
-        return self._executor.take_event_table()
+        return self._executor.take_events()
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies host tensors to the variables of the same names; others are ignored."""
@@ -158,7 +158,8 @@ class Session:
             chosen = self._peers.seed()
         else:
             chosen = int.from_bytes(os.urandom(7), "little")
-        self._executor.set_seed((chosen + 2**63) % 2**64 - 2**63)  # The engine's has a sign.
+        # The engine's has a sign.
+        self._executor.set_rng_state((chosen + 2**63) % 2**64 - 2**63, 0)
 
     @property
     def rng_state(self) -> list[int]:

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -19,43 +18,23 @@ struct Event {
   int64_t end_ns;
 };
 
-// The actions that ran since the log was started, up to a bound. Half of the bound is for the first
-// calls and half for the last ones, all of them complete. Calls between are only counted. Of a call
-// with more events than half the bound, the log keeps the first ones.
-//
-// Owns the events and a lock.
+// The actions that ran while the log was on, in the order in which they ended: of those since the
+// last `take` the first ones, up to a bound.
 class EventLog {
  public:
-  // Assumed to be what a viewer opens: a trace of so many events is a file of some 40 MB.
-  static constexpr int64_t kMaxEvents = 200'000;
-
   // By the thread that runs a call, between calls.
-  void start(int64_t max_events);
-  void stop() { is_on_ = false; }
-  void begin_call();
+  void set_on(bool is_on) { is_on_ = is_on; }
+  // Returns the events, and forgets them.
+  std::vector<Event> take();
 
   // By any worker.
   bool is_on() const { return is_on_; }
   void add(const Event& event);
 
-  // The number of events that `take` will not return.
-  int64_t num_dropped() const;
-  // Returns the events, in the order of calls and then in the order in which they ended, and
-  // forgets them.
-  std::vector<Event> take();
-
  private:
-  void drop_oldest_of_last();
-
   bool is_on_ = false;
-  mutable std::mutex mutex_;
-  int64_t max_events_of_a_half_ = kMaxEvents / 2;
-  std::vector<Event> first_;  // of the first calls that fit into their half
-  bool is_first_full_ = false;
-  std::deque<std::vector<Event>> last_;  // by call; has the other half together with `call_`
-  int64_t num_last_ = 0;                 // events in `last_`
-  std::vector<Event> call_;              // of the present call
-  int64_t num_dropped_ = 0;
+  std::mutex mutex_;
+  std::vector<Event> events_;
 };
 
 }  // namespace poptorch_emu

@@ -82,24 +82,6 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
   make_vector_functions_ready();
 }
 
-void Executor::write_variable(VariableId id, int64_t replica, const at::Tensor& value) {
-  state_.memory.write(id, replica, value);
-}
-
-at::Tensor Executor::read_variable(VariableId id, int64_t replica) const {
-  return state_.memory.read(id, replica);
-}
-
-void Executor::set_scalar(ScalarId id, double value) { state_.memory.set_scalar(id, value); }
-
-void Executor::set_rng_state(int64_t seed, int64_t counter) {
-  interpreter_.set_rng_state(seed, counter);
-}
-
-void Executor::set_host_function(std::string name, HostFunction function) {
-  host_calls_.add_function(std::move(name), std::move(function));
-}
-
 void Executor::begin_stream(int64_t max_unread, int64_t micro_batches_per_step,
                             int64_t num_outputs) {
   const auto available = static_cast<int64_t>(program_->outputs.size());
@@ -143,14 +125,6 @@ void Executor::end_stream() {
   scheduler_.wake();
 }
 
-void Executor::set_tracing(bool is_tracing, int64_t max_events) {
-  if (is_tracing) {
-    events_.start(max_events);
-  } else {
-    events_.stop();
-  }
-}
-
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
   // The user's autocast is not meant for what the CPU computes for the device.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -169,9 +143,8 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   std::vector<at::Tensor> results = interpreter_.end_call();
   host_calls_.end_call();
   // The numbers of complete windows count, even if a later window failed.
-  const auto [seed, counter] = interpreter_.rng_state();
-  interpreter_.set_rng_state(
-      seed, counter + scheduler_.num_complete_windows() * program_->micro_batches_per_window);
+  interpreter_.random_state().advance(scheduler_.num_complete_windows() *
+                                      program_->micro_batches_per_window);
   const std::exception_ptr error = scheduler_.end_call();
   if (error) {
     interpreter_.clear();
@@ -188,7 +161,6 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   prepare_values();
   stream_.begin_call(num_windows * program_->micro_batches_per_window, options_.num_replicas);
   interpreter_.begin_call(inputs, num_windows);
-  events_.begin_call();
   host_calls_.begin_call();
   scheduler_.begin_call(num_windows);
 }

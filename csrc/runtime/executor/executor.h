@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "common/shared_loops.h"
@@ -35,24 +33,15 @@ class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
 
-  void write_variable(VariableId id, int64_t replica, const at::Tensor& value);
-  at::Tensor read_variable(VariableId id, int64_t replica) const;
-  void set_scalar(ScalarId id, double value);
-
+  // What a caller reads and changes between calls: variables, scalars and the memory of tensors;
+  // functions of the host; the log of actions; transfers of the last call.
+  DeviceState& state() { return state_; }
+  HostCalls& host_calls() { return host_calls_; }
+  EventLog& events() { return events_; }
+  const TransferTimes& transfer_times() const { return interpreter_.transfer_times(); }
   // The random numbers depend on the seed and on how many micro-batches have run since it was set,
   // without those of windows that failed.
-  std::pair<int64_t, int64_t> rng_state() const { return interpreter_.rng_state(); }
-  void set_rng_state(int64_t seed, int64_t counter);
-
-  // Sets the function for the program's host calls of this name. The thread that called `run` calls
-  // it, with the state that the thread has then.
-  void set_host_function(std::string name, HostFunction function);
-
-  // `check` is called ten times a second while a call runs, by the thread that runs it. What it
-  // throws ends the call like any error.
-  void set_interrupt_check(std::function<void()> check) {
-    host_calls_.set_interrupt_check(std::move(check));
-  }
+  RandomState& random_state() { return interpreter_.random_state(); }
 
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
   // variables are those of the last complete window, and another call can run.
@@ -71,26 +60,12 @@ class Executor {
   // From now on results are dropped and the engine does not pause. A running call goes on.
   void end_stream();
 
-  // Starts or stops a log of the actions that run, of at most `max_events`.
-  void set_tracing(bool is_tracing, int64_t max_events = EventLog::kMaxEvents);
-  const EventLog& events() const { return events_; }
-  std::vector<Event> take_events() { return events_.take(); }
-
-  // Bytes of all variables, and of those of one replica.
-  int64_t variable_bytes() const { return state_.memory.variable_bytes(); }
-  int64_t replica_bytes(int64_t replica) const { return state_.memory.replica_bytes(replica); }
   // The most bytes that the accumulators of a replica ever held at the end of a window.
   int64_t peak_accumulator_bytes(int64_t replica) const {
     return peak_accumulator_bytes_.at(replica);
   }
-  // By link, the most items that it ever held, and the most bytes of one replica's values in it.
-  std::vector<int64_t> peak_link_items() const { return scheduler_.peak_link_items(); }
-  std::vector<int64_t> peak_link_bytes() const { return scheduler_.peak_link_bytes(); }
-  // The memory of the tensors that the virtual IPUs make.
-  const EngineMemory& tensor_memory() const { return state_.tensors; }
-  // The bytes that were copied from and to streaming memory since the executor was made.
-  const RemoteTraffic& remote() const { return state_.remote; }
-  const TransferTimes& transfer_times() const { return interpreter_.transfer_times(); }
+  // By link, the most that it ever held.
+  std::vector<LinkPeak> link_peaks() const { return scheduler_.link_peaks(); }
 
  private:
   void prepare(const std::vector<at::Tensor>& inputs, int64_t num_windows);

@@ -68,9 +68,7 @@ class Interpreter {
   // returns false or if the call ends while it waits. Throws `Error`.
   Outcome run(Task& task, const std::function<bool()>& may_store);
 
-  // The seed, and how many micro-batches have drawn numbers since it was set.
-  std::pair<int64_t, int64_t> rng_state() const { return loader_.random_state().get(); }
-  void set_rng_state(int64_t seed, int64_t counter) { loader_.random_state().set(seed, counter); }
+  RandomState& random_state() { return loader_.random_state(); }
 
   // Whether an output has a piece for each window instead of each micro-batch.
   bool is_of_window(OutputId id) const { return is_window_output_[id.value]; }

@@ -31,7 +31,6 @@ class Loader {
   const CallInputs& inputs() const { return inputs_; }
   Preparations& preparations() { return preparations_; }
   RandomState& random_state() { return random_state_; }
-  const RandomState& random_state() const { return random_state_; }
 
  private:
   // The register that a load fills.

@@ -21,6 +21,7 @@ class RandomState {
 
   std::pair<int64_t, int64_t> get() const { return {seed_, counter_}; }
   void set(int64_t seed, int64_t counter);
+  void advance(int64_t num_micro_batches) { counter_ += num_micro_batches; }
 
   // Returns the argument of the random operators of a task, for one of the micro-batches that it
   // joins; int64 [4].

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "common/ids.h"
@@ -10,11 +11,8 @@
 
 namespace poptorch_emu {
 
-// The time from the begin to the end of a transfer of one piece between host and device.
-struct Span {
-  int64_t start_ns;
-  int64_t end_ns;
-};
+// When a transfer of one piece between host and device began and ended, in nanoseconds.
+using Span = std::pair<int64_t, int64_t>;
 
 // By input or output, one span for each piece, in the order of micro-batches, then replicas.
 struct Spans {

@@ -104,15 +104,9 @@ std::string ActionLists::text() const {
   return out.str();
 }
 
-std::vector<int64_t> ActionLists::peak_items() const {
-  std::vector<int64_t> peaks;
+std::vector<LinkPeak> ActionLists::link_peaks() const {
+  std::vector<LinkPeak> peaks;
   for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak());
-  return peaks;
-}
-
-std::vector<int64_t> ActionLists::peak_bytes() const {
-  std::vector<int64_t> peaks;
-  for (const LinkQueue& queue : queues_) peaks.push_back(queue.peak_bytes());
   return peaks;
 }
 

@@ -43,9 +43,8 @@ class ActionLists {
   // Says for what each virtual IPU waits.
   std::string text() const;
 
-  // By link, the most items it ever held, and the most bytes one replica's values in it had.
-  std::vector<int64_t> peak_items() const;
-  std::vector<int64_t> peak_bytes() const;
+  // By link.
+  std::vector<LinkPeak> link_peaks() const;
 
  private:
   struct VirtualIpu {

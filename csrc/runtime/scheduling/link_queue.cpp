@@ -56,9 +56,9 @@ bool LinkQueue::has_room(int64_t replica) const {
 
 void LinkQueue::push(int64_t replica, Item item) {
   num_bytes_[replica] += item.num_bytes();
-  peak_bytes_ = std::max(peak_bytes_, num_bytes_[replica]);
+  peak_.bytes = std::max(peak_.bytes, num_bytes_[replica]);
   items_[replica].push_back(std::move(item));
-  peak_ = std::max(peak_, static_cast<int64_t>(items_[replica].size()));
+  peak_.items = std::max(peak_.items, static_cast<int64_t>(items_[replica].size()));
 }
 
 std::vector<Item> LinkQueue::pop(int64_t replica) {

@@ -22,6 +22,12 @@ struct Item {
   int64_t num_bytes() const;
 };
 
+// The most items that a replica ever held in a link, and the most bytes of their values.
+struct LinkPeak {
+  int64_t items = 0;
+  int64_t bytes = 0;
+};
+
 // The items of one link on all replicas. A replica sees its own items only, unless the link is
 // sharded: then each item is put together from the parts of all replicas, and the parts stay until
 // all replicas have done so. Not synchronised.
@@ -36,9 +42,7 @@ class LinkQueue {
   std::vector<Item> pop(int64_t replica);
   void clear();
 
-  // The most items that a replica ever held, and the most bytes of their values.
-  int64_t peak() const { return peak_; }
-  int64_t peak_bytes() const { return peak_bytes_; }
+  const LinkPeak& peak() const { return peak_; }
 
  private:
   Item drop_first(int64_t replica);
@@ -48,8 +52,7 @@ class LinkQueue {
   // Of a sharded link: how many of the held items a replica has taken.
   std::vector<int64_t> num_taken_;
   std::vector<int64_t> num_bytes_;  // by replica, of the held items
-  int64_t peak_ = 0;
-  int64_t peak_bytes_ = 0;
+  LinkPeak peak_;
 };
 
 // The two ends of a link on one virtual IPU. Both may copy tensors, so that neither is called with

@@ -167,14 +167,9 @@ void Scheduler::wake() {
   progress_.announce();
 }
 
-std::vector<int64_t> Scheduler::peak_link_items() const {
+std::vector<LinkPeak> Scheduler::link_peaks() const {
   const Progress::Lock lock = progress_.lock();
-  return lists_.peak_items();
-}
-
-std::vector<int64_t> Scheduler::peak_link_bytes() const {
-  const Progress::Lock lock = progress_.lock();
-  return lists_.peak_bytes();
+  return lists_.link_peaks();
 }
 
 // Actions of a micro-batch in flight need no lock: they belong to their worker, and another worker

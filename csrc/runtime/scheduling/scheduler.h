@@ -88,9 +88,7 @@ class Scheduler {
   // The same for workers that sleep, since the others wait for nothing but tasks.
   void wake_sleepers() { progress_.wake_sleepers(); }
 
-  // By link, the most items it ever held, and the most bytes one replica's values in it had.
-  std::vector<int64_t> peak_link_items() const;
-  std::vector<int64_t> peak_link_bytes() const;
+  std::vector<LinkPeak> link_peaks() const;
 
  private:
   // All of these are called with the lock held.

@@ -113,14 +113,14 @@ def host_program():
     return program
 
 
-def test_program_when_asked_then_knows_its_host_calls() -> None:
-    assert host_program().has_host_calls()
-    assert not loop_program(body()).has_host_calls()
+def test_serialize_when_the_host_is_called_then_error() -> None:
     inner = body()
     inner.add_instruction(
         "poptorch_emu::host_call", "", ["f", [Reg(1)], []], {}, [], [], _C.Debug("call"), []
     )
-    assert loop_program(inner).has_host_calls()
+    for program in (host_program(), loop_program(inner)):
+        with pytest.raises(poptorch.Error, match="cannot be written to a file"):
+            program.serialize()
 
 
 def test_validate_when_a_host_call_is_not_marked_then_error() -> None:

@@ -149,7 +149,7 @@ def test_error_in_a_later_window_then_random_numbers_of_the_complete_ones_are_no
     engine.set_rng_state(5, 100)
     with pytest.raises(Error):
         engine.run([torch.tensor([0, 0, 0, 0, 0, 99])], 3)
-    assert engine.rng_state() == [5, 104]
+    assert engine.rng_state() == (5, 104)
     (states,) = engine.run([torch.zeros(2, dtype=torch.int64)], 1)
     assert states.reshape(2, 4)[:, 1].tolist() == [104, 105]
 
@@ -199,7 +199,7 @@ def test_run_when_inputs_do_not_fit_then_error_and_the_next_call_runs(inputs, wi
     assert text in caught.value.message
     (result,) = engine.run([torch.arange(4.0)], 1)
     assert result.tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert engine.rng_state() == [0, 2]
+    assert engine.rng_state() == (0, 2)
 
 
 @pytest.mark.parametrize(

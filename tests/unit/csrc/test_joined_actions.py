@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, take_events
 from test_output_modes import MODES, reference
 
 from poptorch_emu import _C
@@ -98,7 +98,7 @@ def test_events_and_transfers_when_joined_then_are_told_by_micro_batch(workers) 
     engine = executor(program, workers=workers)
     engine.set_tracing(True, 1000)
     engine.run([torch.ones(WINDOWS * PER_WINDOW)], WINDOWS)
-    events = [event for event in engine.take_events() if event.segment == 0]
+    events = [event for event in take_events(engine) if event.segment == 0]
     assert sorted((event.window, event.micro_batch) for event in events) == [
         (window, m) for window in range(WINDOWS) for m in range(PER_WINDOW)
     ]

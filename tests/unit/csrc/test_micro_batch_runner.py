@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, take_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,12 +136,12 @@ def test_micro_batch_of_one_worker_then_passes_all_segments_before_the_next():
     engine = executor(two_stages())
     engine.set_tracing(True)
     engine.run([torch.randn(N, 3)], 1)
-    events = engine.take_events()
+    events = take_events(engine)
     assert [(e.segment, e.micro_batch) for e in events] == [
         *((s, m) for m in range(N) for s in range(3)),
         (3, 0),
     ]
-    assert engine.peak_link_items() == [0, 0]  # Nothing waits in a link.
+    assert engine.link_peaks() == [(0, 0)] * 2  # Nothing waits in a link.
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -150,7 +150,7 @@ def test_segment_that_writes_then_runs_one_micro_batch_at_a_time(workers):
     engine.set_tracing(True)
     for _ in range(20):
         engine.run([torch.randn(10 * N, 3)], 10)
-    events = [event for event in engine.take_events() if event.segment == 0]
+    events = [event for event in take_events(engine) if event.segment == 0]
     assert all(a.end_ns <= b.start_ns for a, b in zip(events, events[1:], strict=False))
     assert [event.micro_batch for event in events] == list(range(N)) * 200
 

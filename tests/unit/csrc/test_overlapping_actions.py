@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, take_events
 
 from poptorch_emu import _C
 
@@ -91,7 +91,7 @@ def run(program, workers, windows, weight, x):
     engine.write_variable(0, 0, weight)
     engine.set_tracing(True)
     outputs = engine.run([x], windows)
-    return outputs, engine.read_variable(0, 0), engine.take_events()
+    return outputs, engine.read_variable(0, 0), take_events(engine)
 
 
 def test_micro_batches_when_independent_then_overlap_and_come_out_in_order():

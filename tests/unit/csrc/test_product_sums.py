@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor
+from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, take_events
 from support.processors import LIBRARY, PANELS, SMALL, needs_vectors
 
 from poptorch_emu import _C
@@ -129,7 +129,7 @@ def test_sums_when_micro_batches_overlap_then_have_the_bits_of_one_worker(worker
     for _ in range(10):
         sums = engine.run(inputs, WINDOWS)
         assert all(torch.equal(sum, other) for sum, other in zip(sums, expected, strict=True))
-    events = [event for event in engine.take_events() if event.segment == 0]
+    events = [event for event in take_events(engine) if event.segment == 0]
     assert any(a.start_ns < b.end_ns and b.start_ns < a.end_ns for a in events for b in events[:99]
                if a is not b)  # fmt: skip
 

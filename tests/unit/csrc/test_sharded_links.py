@@ -91,9 +91,10 @@ def test_sharded_link_when_run_then_each_replica_gets_the_whole_and_held_a_part(
         moved = calls * N * replicas * part if is_remote else 0
         assert engine.remote_stored_bytes() == engine.remote_loaded_bytes() == moved
         # With two workers a backward may begin before the forward that stands before it has ended.
-        peaks, full = engine.peak_link_bytes(), [capacity * 4, capacity * part]
+        items, peaks = zip(*engine.link_peaks(), strict=True)
+        full = (capacity * 4, capacity * part)
         assert peaks == full if workers == 1 else all(map(operator.le, peaks, full))
-        assert engine.peak_link_items() == [capacity, capacity]
+        assert items == (capacity, capacity)
 
 
 @pytest.mark.parametrize("wrong", range(2 * N))
