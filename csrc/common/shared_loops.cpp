@@ -4,7 +4,6 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "common/spinning_mutex.h"
 

@@ -13,7 +13,6 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Reduction.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <set>

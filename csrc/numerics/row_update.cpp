@@ -1,7 +1,6 @@
 #include "numerics/row_update.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "common/prefetch.h"
 #include "common/sharing.h"

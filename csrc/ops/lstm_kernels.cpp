@@ -7,8 +7,6 @@
 
 #include "ops/lstm_kernels.h"
 
-#include <cstdint>
-
 #include "common/vectors.h"
 #include "numerics/gemm/register_tile.h"
 

@@ -11,7 +11,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/lt.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/searchsorted.h>
 #include <torch/library.h>
 

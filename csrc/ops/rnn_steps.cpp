@@ -4,7 +4,6 @@
 // weights; a step is left with the product with the hidden state and a few element-wise operations.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -4,7 +4,6 @@
 #include <map>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "common/errors.h"
 #include "program/program.h"

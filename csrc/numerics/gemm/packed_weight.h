@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "numerics/gemm/product.h"
+#include "common/product_kernel.h"
 
 namespace poptorch_emu {
 

@@ -1,6 +1,5 @@
 #include "numerics/gemm/product.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 

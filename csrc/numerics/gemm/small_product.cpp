@@ -2,14 +2,11 @@
 
 #include "numerics/gemm/small_product.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <array>
 #include <type_traits>
 
 #include "common/sharing.h"
-#include "common/vectors.h"
 #include "numerics/gemm/register_tile.h"
 #include "numerics/permuted_copy.h"
 

@@ -4,8 +4,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 
-#include <algorithm>
-
 #include "common/errors.h"
 #include "runtime/executor/frame.h"
 

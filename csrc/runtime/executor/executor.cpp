@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 
 #include "common/clock.h"
 #include "common/errors.h"

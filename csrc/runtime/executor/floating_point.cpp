@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <set>
-#include <string>
 
 namespace poptorch_emu {
 namespace {

@@ -1,6 +1,5 @@
 #include "runtime/executor/interpreter.h"
 
-#include <string>
 #include <utility>
 #include <variant>
 

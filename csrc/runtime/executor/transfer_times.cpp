@@ -1,7 +1,5 @@
 #include "runtime/executor/transfer_times.h"
 
-#include <utility>
-
 #include "common/clock.h"
 
 namespace poptorch_emu {

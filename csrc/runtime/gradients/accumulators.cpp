@@ -1,7 +1,5 @@
 #include "runtime/gradients/accumulators.h"
 
-#include "runtime/memory/shards.h"
-
 namespace poptorch_emu {
 
 Accumulators::Accumulators(const Program& program, const Replicas& replicas, int64_t num_lanes,

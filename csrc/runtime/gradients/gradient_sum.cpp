@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/errors.h"
-#include "runtime/memory/shards.h"
 
 namespace poptorch_emu {
 namespace {

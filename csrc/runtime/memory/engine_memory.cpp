@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <utility>
 
 #include "runtime/memory/small_blocks.h"
 

@@ -7,7 +7,6 @@
 
 #include <exception>
 #include <sstream>
-#include <utility>
 #include <vector>
 
 #include "common/errors.h"

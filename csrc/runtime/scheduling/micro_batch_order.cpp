@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <utility>
 #include <variant>
 
 namespace poptorch_emu {
