@@ -243,7 +243,7 @@ void translate_errors() {
       const std::string& text = error.message();
       const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
           text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace"));
-      const py::object exception = make(message, error.category());
+      const py::object exception = make(message, "poptorch_cpp_error");
       PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
     }
   });

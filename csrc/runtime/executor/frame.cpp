@@ -282,7 +282,7 @@ void Frame::fail(const Instruction& instruction, const Tensors& registers,
   if (!instruction.debug.module.empty()) out << ", module '" << instruction.debug.module << "'";
   if (!instruction.debug.source.empty()) out << ", at " << instruction.debug.source;
   out << ": " << cause;
-  throw DescribedError(out.str(), "poptorch_cpp_error");
+  throw DescribedError(out.str());
 }
 
 }  // namespace poptorch_emu
