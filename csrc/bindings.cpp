@@ -257,6 +257,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // Its classes are of the module that stands for the engine, whichever version that has.
   m.attr("__name__") = "poptorch_emu._C";
   poptorch_emu::translate_errors();
+  poptorch_emu::bind_instructions(m);
   poptorch_emu::bind_program(m);
   poptorch_emu::bind_ring(m);
   poptorch_emu::bind_executor(m);

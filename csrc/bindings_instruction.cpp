@@ -1,11 +1,10 @@
 // Instructions and their arguments, as Python gives them.
 
-#include "bindings_instruction.h"
-
 #include <ATen/ScalarOps.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings.h"
 #include "common/errors.h"
 
 namespace py = pybind11;
@@ -126,8 +125,8 @@ Instruction make_instruction(const std::string& name, const std::string& overloa
     }
   }
   check_names(schema, args, kwargs, instruction.debug.node);
-  for (int64_t output : outputs) instruction.outputs.push_back({output});
-  for (int64_t dead : dies) instruction.dies.push_back({dead});
+  instruction.outputs = registers(outputs);
+  instruction.dies = registers(dies);
   return instruction;
 }
 

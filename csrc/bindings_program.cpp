@@ -3,8 +3,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings.h"
-#include "bindings_instruction.h"
-#include "program/program.h"
 #include "program/serialize.h"
 #include "runtime/scheduling/micro_batch_order.h"
 
@@ -145,30 +143,23 @@ void bind_segments(ProgramClass& program) {
 
 // What fills registers before a segment runs.
 void bind_loads(ProgramClass& program) {
+  const auto bind = [&](const char* name, auto make_source) {
+    program.def(name, [make_source](Program& p, int64_t s, int64_t r, int64_t id) {
+      add_load(p, s, r, make_source(id));
+    });
+  };
+  bind("load_input", [](int64_t id) { return LoadInput{{id}}; });
+  bind("load_variable", [](int64_t id) { return LoadVariable{{id}}; });
+  bind("load_variable_shard", [](int64_t id) { return LoadVariable{{id}, true}; });
+  bind("load_constant", [](int64_t id) { return LoadConstant{{id}}; });
+  bind("load_scalar", [](int64_t id) { return LoadScalar{{id}}; });
+  bind("load_accumulator", [](int64_t id) { return LoadAccumulator{{id}}; });
+  bind("load_accumulator_shard", [](int64_t id) { return LoadAccumulator{{id}, true}; });
+  bind("load_accumulator_rows", [](int64_t id) { return LoadAccumulatorRows{{id}}; });
   program
-      .def("load_input",
-           [](Program& p, int64_t s, int64_t r, int64_t id) { add_load(p, s, r, LoadInput{{id}}); })
-      .def("load_variable", [](Program& p, int64_t s, int64_t r,
-                               int64_t id) { add_load(p, s, r, LoadVariable{{id}}); })
-      .def("load_variable_shard", [](Program& p, int64_t s, int64_t r,
-                                     int64_t id) { add_load(p, s, r, LoadVariable{{id}, true}); })
-      .def("load_constant", [](Program& p, int64_t s, int64_t r,
-                               int64_t id) { add_load(p, s, r, LoadConstant{{id}}); })
-      .def("load_scalar", [](Program& p, int64_t s, int64_t r,
-                             int64_t id) { add_load(p, s, r, LoadScalar{{id}}); })
-      .def("load_accumulator", [](Program& p, int64_t s, int64_t r,
-                                  int64_t id) { add_load(p, s, r, LoadAccumulator{{id}}); })
-      .def("load_accumulator_shard",
-           [](Program& p, int64_t s, int64_t r, int64_t id) {
-             add_load(p, s, r, LoadAccumulator{{id}, true});
-           })
       .def("load_variable_rows",
            [](Program& p, int64_t s, int64_t r, int64_t id, int64_t accumulator) {
              add_load(p, s, r, LoadVariableRows{{id}, {accumulator}});
-           })
-      .def("load_accumulator_rows",
-           [](Program& p, int64_t s, int64_t r, int64_t id) {
-             add_load(p, s, r, LoadAccumulatorRows{{id}});
            })
       .def("load_prepared",
            [](Program& p, int64_t s, int64_t r, int64_t preparation, int64_t source) {
@@ -258,7 +249,6 @@ void bind_whole(ProgramClass& program) {
 }  // namespace
 
 void bind_program(py::module_& m) {
-  bind_instructions(m);
   py::enum_<SegmentKind>(m, "SegmentKind")
       .value("MICRO_BATCH", SegmentKind::kMicroBatch)
       .value("WINDOW", SegmentKind::kWindow)
