@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 
+#include <ATen/ops/stack.h>
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -19,7 +20,6 @@
 #include "common/sharing.h"
 #include "common/vectors.h"
 #include "metadata/rules.h"
-#include "numerics/stack_into.h"
 #include "runtime/executor/executor.h"
 #include "runtime/scheduling/worker_choice.h"
 
@@ -51,16 +51,28 @@ void handle_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// Stacks samples that are plain tensors; like PyTorch, without the GIL while it copies.
-bool stack_plain_into(const py::sequence& samples, const at::Tensor& place) {
+// Fills `place` with the stack of `samples` and returns true, if that has its type and its shape;
+// otherwise changes nothing. For the batches of a loader: the samples must be plain tensors, dense,
+// on the host, and in no graph of autograd. Like PyTorch, copies without the GIL.
+bool stack_into(const py::sequence& samples, at::Tensor place) {
+  if (samples.size() == 0 || place.dim() == 0 ||
+      static_cast<int64_t>(samples.size()) != place.size(0)) {
+    return false;
+  }
+  const at::IntArrayRef shape = place.sizes().slice(1);
   std::vector<at::Tensor> tensors;
   tensors.reserve(samples.size());
   for (const py::handle sample : samples) {
     if (!THPVariable_CheckExact(sample.ptr())) return false;
-    tensors.push_back(THPVariable_Unpack(sample.ptr()));
+    const at::Tensor& tensor = tensors.emplace_back(THPVariable_Unpack(sample.ptr()));
+    if (tensor.layout() != at::kStrided || !tensor.is_cpu() || tensor.requires_grad() ||
+        tensor.scalar_type() != place.scalar_type() || tensor.sizes() != shape) {
+      return false;
+    }
   }
   const py::gil_scoped_release no_gil;
-  return stack_into(tensors, place);
+  at::stack_out(place, tensors);
+  return true;
 }
 
 // Birth, death, bytes and offset of each piece of a segment's memory; none before its first run.
@@ -231,7 +243,7 @@ void bind_metadata_rules(py::module_& m) {
   });
 }
 
-void bind_loader(py::module_& m) { m.def("stack_into", &stack_plain_into); }
+void bind_loader(py::module_& m) { m.def("stack_into", &stack_into); }
 
 void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
