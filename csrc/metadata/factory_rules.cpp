@@ -158,42 +158,38 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool) {
   return self;
 }
 
-#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
-
 }  // namespace
 
 void list_factory_rules(Rules& rules) {
-  OWN_RULE(arange, arange);
-  OWN_RULE(arange_start, arange_start);
-  OWN_RULE(arange_start_step, arange_step);
-  OWN_RULE(empty_memory_format, empty);
-  OWN_RULE(empty_strided, empty_strided);
-  OWN_RULE(zeros, filled);
-  OWN_RULE(ones, filled);
-  OWN_RULE(full, full);
-  OWN_RULE(scalar_tensor, scalar_tensor);
-  OWN_RULE(empty_like, made_like);
-  OWN_RULE(zeros_like, made_like);
-  OWN_RULE(ones_like, made_like);
-  OWN_RULE(full_like, full_like);
-  OWN_RULE(rand, random);
-  OWN_RULE(randn, random);
-  OWN_RULE(rand_like, random_like);
-  OWN_RULE(randn_like, random_like);
-  OWN_RULE(bernoulli, bernoulli);
-  OWN_RULE(eye, eye);
-  OWN_RULE(eye_m, eye_of_two);
-  OWN_RULE(linspace, linspace);
-  OWN_RULE(new_empty_strided, new_empty_strided);
-  OWN_RULE(new_full, new_full);
-  OWN_RULE(new_empty, new_filled);
-  OWN_RULE(new_zeros, new_filled);
-  OWN_RULE(new_ones, new_filled);
-  OWN_RULE(_to_copy, to_copy);
-  OWN_RULE(clone, clone);
-  OWN_RULE(copy_, copy_);
+  METADATA_RULE(arange, arange);
+  METADATA_RULE(arange_start, arange_start);
+  METADATA_RULE(arange_start_step, arange_step);
+  METADATA_RULE(empty_memory_format, empty);
+  METADATA_RULE(empty_strided, empty_strided);
+  METADATA_RULE(zeros, filled);
+  METADATA_RULE(ones, filled);
+  METADATA_RULE(full, full);
+  METADATA_RULE(scalar_tensor, scalar_tensor);
+  METADATA_RULE(empty_like, made_like);
+  METADATA_RULE(zeros_like, made_like);
+  METADATA_RULE(ones_like, made_like);
+  METADATA_RULE(full_like, full_like);
+  METADATA_RULE(rand, random);
+  METADATA_RULE(randn, random);
+  METADATA_RULE(rand_like, random_like);
+  METADATA_RULE(randn_like, random_like);
+  METADATA_RULE(bernoulli, bernoulli);
+  METADATA_RULE(eye, eye);
+  METADATA_RULE(eye_m, eye_of_two);
+  METADATA_RULE(linspace, linspace);
+  METADATA_RULE(new_empty_strided, new_empty_strided);
+  METADATA_RULE(new_full, new_full);
+  METADATA_RULE(new_empty, new_filled);
+  METADATA_RULE(new_zeros, new_filled);
+  METADATA_RULE(new_ones, new_filled);
+  METADATA_RULE(_to_copy, to_copy);
+  METADATA_RULE(clone, clone);
+  METADATA_RULE(copy_, copy_);
 }
-
-#undef OWN_RULE
 
 }  // namespace poptorch_emu::metadata

@@ -134,26 +134,22 @@ Tensor nll_loss2d_backward(const Tensor&, const Tensor& self, const Tensor& targ
   return dense(self.sizes(), self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
-
 }  // namespace
 
 void list_gradient_rules(Rules& rules) {
-  OWN_RULE(convolution_backward, convolution_backward);
-  OWN_RULE(native_layer_norm_backward, native_layer_norm_backward);
-  OWN_RULE(native_batch_norm_backward, native_batch_norm_backward);
-  OWN_RULE(native_group_norm_backward, native_group_norm_backward);
-  OWN_RULE(_prelu_kernel_backward, prelu_backward);
-  OWN_RULE(_weight_norm_interface, weight_norm);
-  OWN_RULE(_weight_norm_interface_backward, weight_norm_backward);
-  OWN_RULE(_scaled_dot_product_flash_attention_for_cpu_backward, attention_backward);
-  OWN_RULE(native_dropout_backward, native_dropout_backward);
-  OWN_RULE(select_backward, select_backward);
-  OWN_RULE(slice_backward, slice_backward);
-  OWN_RULE(embedding_dense_backward, embedding_dense_backward);
-  OWN_RULE(nll_loss2d_backward, nll_loss2d_backward);
+  METADATA_RULE(convolution_backward, convolution_backward);
+  METADATA_RULE(native_layer_norm_backward, native_layer_norm_backward);
+  METADATA_RULE(native_batch_norm_backward, native_batch_norm_backward);
+  METADATA_RULE(native_group_norm_backward, native_group_norm_backward);
+  METADATA_RULE(_prelu_kernel_backward, prelu_backward);
+  METADATA_RULE(_weight_norm_interface, weight_norm);
+  METADATA_RULE(_weight_norm_interface_backward, weight_norm_backward);
+  METADATA_RULE(_scaled_dot_product_flash_attention_for_cpu_backward, attention_backward);
+  METADATA_RULE(native_dropout_backward, native_dropout_backward);
+  METADATA_RULE(select_backward, select_backward);
+  METADATA_RULE(slice_backward, slice_backward);
+  METADATA_RULE(embedding_dense_backward, embedding_dense_backward);
+  METADATA_RULE(nll_loss2d_backward, nll_loss2d_backward);
 }
-
-#undef OWN_RULE
 
 }  // namespace poptorch_emu::metadata

@@ -155,30 +155,26 @@ Tensor replication_pad2d(const Tensor& self, IntArrayRef padding) {
   return at::meta::replication_pad2d(self, padding);
 }
 
-#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
-
 }  // namespace
 
 void list_indexing_rules(Rules& rules) {
-  OWN_RULE(fill_Scalar, filled_with);
-  OWN_RULE(fill__Scalar, fill_with);
-  OWN_RULE(masked_fill__Scalar, masked_fill_with);
-  OWN_RULE(copy, copy);
-  OWN_RULE(select_scatter, select_scatter);
-  OWN_RULE(slice_scatter, slice_scatter);
-  OWN_RULE(diagonal_backward, diagonal_backward);
-  OWN_RULE(index_Tensor, chosen);
-  OWN_RULE(index_put, with_put);
-  OWN_RULE(index_put_, put_);
-  OWN_RULE(index_fill_int_Scalar, index_fill);
-  OWN_RULE(flip, flip);
-  OWN_RULE(roll, roll);
-  OWN_RULE(repeat, repeat);
-  OWN_RULE(replication_pad2d, replication_pad2d);
-  OWN_RULE(pixel_shuffle, pixel_shuffle);
-  OWN_RULE(pixel_unshuffle, pixel_unshuffle);
+  METADATA_RULE(fill_Scalar, filled_with);
+  METADATA_RULE(fill__Scalar, fill_with);
+  METADATA_RULE(masked_fill__Scalar, masked_fill_with);
+  METADATA_RULE(copy, copy);
+  METADATA_RULE(select_scatter, select_scatter);
+  METADATA_RULE(slice_scatter, slice_scatter);
+  METADATA_RULE(diagonal_backward, diagonal_backward);
+  METADATA_RULE(index_Tensor, chosen);
+  METADATA_RULE(index_put, with_put);
+  METADATA_RULE(index_put_, put_);
+  METADATA_RULE(index_fill_int_Scalar, index_fill);
+  METADATA_RULE(flip, flip);
+  METADATA_RULE(roll, roll);
+  METADATA_RULE(repeat, repeat);
+  METADATA_RULE(replication_pad2d, replication_pad2d);
+  METADATA_RULE(pixel_shuffle, pixel_shuffle);
+  METADATA_RULE(pixel_unshuffle, pixel_unshuffle);
 }
-
-#undef OWN_RULE
 
 }  // namespace poptorch_emu::metadata

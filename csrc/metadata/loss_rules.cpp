@@ -85,26 +85,22 @@ Tensor glu_backward(const Tensor& gradient, const Tensor& self, int64_t dim) {
   return dense(self.sizes(), self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
-
 }  // namespace
 
 void list_loss_rules(Rules& rules) {
-  OWN_RULE(binary_cross_entropy, loss);
-  OWN_RULE(binary_cross_entropy_backward, loss_backward);
-  OWN_RULE(binary_cross_entropy_with_logits, loss_of_logits);
-  OWN_RULE(huber_loss, huber_loss);
-  OWN_RULE(huber_loss_backward, bent_loss_backward);
-  OWN_RULE(mse_loss_backward, mse_loss_backward);
-  OWN_RULE(smooth_l1_loss_backward, bent_loss_backward);
-  OWN_RULE(glu_backward, glu_backward);
-  OWN_RULE(hardswish_backward, activation_backward);
-  OWN_RULE(hardtanh_backward, hardtanh_backward);
-  OWN_RULE(log_sigmoid_backward, log_sigmoid_backward);
-  OWN_RULE(log_sigmoid_forward, log_sigmoid);
-  OWN_RULE(mish_backward, activation_backward);
+  METADATA_RULE(binary_cross_entropy, loss);
+  METADATA_RULE(binary_cross_entropy_backward, loss_backward);
+  METADATA_RULE(binary_cross_entropy_with_logits, loss_of_logits);
+  METADATA_RULE(huber_loss, huber_loss);
+  METADATA_RULE(huber_loss_backward, bent_loss_backward);
+  METADATA_RULE(mse_loss_backward, mse_loss_backward);
+  METADATA_RULE(smooth_l1_loss_backward, bent_loss_backward);
+  METADATA_RULE(glu_backward, glu_backward);
+  METADATA_RULE(hardswish_backward, activation_backward);
+  METADATA_RULE(hardtanh_backward, hardtanh_backward);
+  METADATA_RULE(log_sigmoid_backward, log_sigmoid_backward);
+  METADATA_RULE(log_sigmoid_forward, log_sigmoid);
+  METADATA_RULE(mish_backward, activation_backward);
 }
-
-#undef OWN_RULE
 
 }  // namespace poptorch_emu::metadata

@@ -85,31 +85,27 @@ Tensor dot(const Tensor& self, const Tensor& other) {
   return dense({}, self.scalar_type());
 }
 
-#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
-
 }  // namespace
 
 void list_reduction_rules(Rules& rules) {
-  OWN_RULE(sum, sum);
-  OWN_RULE(prod, sum);
-  OWN_RULE(mean, mean);
-  OWN_RULE(max, one_of);
-  OWN_RULE(min, one_of);
-  OWN_RULE(median, one_of);
-  OWN_RULE(std_correction, deviation);
-  OWN_RULE(var_correction, deviation);
-  OWN_RULE(std_mean_correction, deviation_and_mean);
-  OWN_RULE(var_mean_correction, deviation_and_mean);
-  OWN_RULE(logsumexp, logsumexp);
-  OWN_RULE(logcumsumexp, logcumsumexp);
-  OWN_RULE(median_dim, middle);
-  OWN_RULE(kthvalue, kthvalue);
-  OWN_RULE(sort, sort);
-  OWN_RULE(mv, mv);
-  OWN_RULE(dot, dot);
-  OWN_RULE(vdot, dot);
+  METADATA_RULE(sum, sum);
+  METADATA_RULE(prod, sum);
+  METADATA_RULE(mean, mean);
+  METADATA_RULE(max, one_of);
+  METADATA_RULE(min, one_of);
+  METADATA_RULE(median, one_of);
+  METADATA_RULE(std_correction, deviation);
+  METADATA_RULE(var_correction, deviation);
+  METADATA_RULE(std_mean_correction, deviation_and_mean);
+  METADATA_RULE(var_mean_correction, deviation_and_mean);
+  METADATA_RULE(logsumexp, logsumexp);
+  METADATA_RULE(logcumsumexp, logcumsumexp);
+  METADATA_RULE(median_dim, middle);
+  METADATA_RULE(kthvalue, kthvalue);
+  METADATA_RULE(sort, sort);
+  METADATA_RULE(mv, mv);
+  METADATA_RULE(dot, dot);
+  METADATA_RULE(vdot, dot);
 }
-
-#undef OWN_RULE
 
 }  // namespace poptorch_emu::metadata

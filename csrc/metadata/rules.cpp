@@ -64,42 +64,20 @@ Tensor truth_of_two(const Tensor& self, const Tensor& other) { return at::meta::
 
 Tensor& truth_of_two_(Tensor& self, const Tensor& other) { return at::meta::eq_(self, other); }
 
-Tensor add_number(const Tensor& self, const Scalar& other, const Scalar& alpha) {
-  return at::meta::add(self, at::native::wrapped_scalar_tensor(other), alpha);
+// A number beside a tensor is a tensor of no dimensions that takes no part in type promotion.
+template <Tensor (*function)(const Tensor&, const Tensor&)>
+Tensor with_number(const Tensor& self, const Scalar& other) {
+  return function(self, at::native::wrapped_scalar_tensor(other));
 }
 
-Tensor sub_number(const Tensor& self, const Scalar& other, const Scalar& alpha) {
-  return at::meta::sub(self, at::native::wrapped_scalar_tensor(other), alpha);
-}
-
-// The same as the difference the other way round, but for a number's sign.
-Tensor rsub_number(const Tensor& self, const Scalar& other, const Scalar& alpha) {
-  return sub_number(self, other, alpha);
-}
-
-Tensor mul_number(const Tensor& self, const Scalar& other) {
-  return at::meta::mul(self, at::native::wrapped_scalar_tensor(other));
-}
-
-Tensor div_number(const Tensor& self, const Scalar& other) {
-  return at::meta::div(self, at::native::wrapped_scalar_tensor(other));
-}
-
-Tensor remainder_of_number(const Tensor& self, const Scalar& other) {
-  return at::meta::remainder(self, at::native::wrapped_scalar_tensor(other));
-}
-
-Tensor fmod_of_number(const Tensor& self, const Scalar& other) {
-  return at::meta::fmod(self, at::native::wrapped_scalar_tensor(other));
+template <Tensor (*function)(const Tensor&, const Tensor&, const Scalar&)>
+Tensor with_scaled_number(const Tensor& self, const Scalar& other, const Scalar& alpha) {
+  return function(self, at::native::wrapped_scalar_tensor(other), alpha);
 }
 
 Tensor quotient(const Tensor& self, const Tensor& other) {
   only_if(at::result_type(self, other) != at::kBool);
   return at::meta::div(self, other, "floor");
-}
-
-Tensor quotient_by_number(const Tensor& self, const Scalar& other) {
-  return quotient(self, at::native::wrapped_scalar_tensor(other));
 }
 
 // In place a number changes nothing about a tensor of its own kind.
@@ -316,59 +294,56 @@ std::tuple<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, con
   return {like(query, query.scalar_type()), log_sums};
 }
 
-#define OWN_RULE(overload, function) METADATA_RULE(overload, TORCH_FN(function))
-
 void list_own_rules(Rules& rules) {
-  OWN_RULE(relu, relu);
-  OWN_RULE(abs, abs);
-  OWN_RULE(nan_to_num, nan_to_num);
-  OWN_RULE(celu, celu);
-  OWN_RULE(isinf, truth);
-  OWN_RULE(isnan, truth);
-  OWN_RULE(logical_not, truth);
-  OWN_RULE(logical_and, truth_of_two);
-  OWN_RULE(logical_or, truth_of_two);
-  OWN_RULE(logical_xor, truth_of_two);
-  OWN_RULE(logical_and_, truth_of_two_);
-  OWN_RULE(logical_or_, truth_of_two_);
-  OWN_RULE(logical_xor_, truth_of_two_);
-  OWN_RULE(hardtanh, hardtanh);
-  OWN_RULE(hardswish, hardswish);
-  OWN_RULE(add_Scalar, add_number);
-  OWN_RULE(sub_Scalar, sub_number);
-  OWN_RULE(rsub_Scalar, rsub_number);
-  OWN_RULE(mul_Scalar, mul_number);
-  OWN_RULE(div_Scalar, div_number);
-  OWN_RULE(remainder_Scalar, remainder_of_number);
-  OWN_RULE(fmod_Scalar, fmod_of_number);
-  OWN_RULE(floor_divide, quotient);
-  OWN_RULE(floor_divide_Scalar, quotient_by_number);
-  OWN_RULE(relu_, relu_);
-  OWN_RULE(add__Scalar, add_number_);
-  OWN_RULE(sub__Scalar, add_number_);
-  OWN_RULE(mul__Scalar, keep_metadata);
-  OWN_RULE(div__Scalar, div_number_);
-  OWN_RULE(where_self, where);
-  OWN_RULE(masked_fill_Scalar, masked_fill_number);
-  OWN_RULE(masked_fill_Tensor, masked_fill_tensor);
-  OWN_RULE(stack, stack);
-  OWN_RULE(index_select, index_select);
-  OWN_RULE(embedding, embedding);
-  OWN_RULE(constant_pad_nd, constant_pad_nd);
-  OWN_RULE(convolution, convolution);
-  OWN_RULE(_adaptive_avg_pool2d, adaptive_avg_pool2d);
-  OWN_RULE(_safe_softmax, safe_softmax);
-  OWN_RULE(native_dropout, native_dropout);
-  OWN_RULE(_prelu_kernel, prelu);
-  OWN_RULE(native_layer_norm, native_layer_norm);
-  OWN_RULE(native_group_norm, native_group_norm);
-  OWN_RULE(native_batch_norm, norm_of_channels);
-  OWN_RULE(_native_batch_norm_legit_functional, functional_batch_norm);
-  OWN_RULE(nll_loss2d_forward, nll_loss2d);
-  OWN_RULE(_scaled_dot_product_flash_attention_for_cpu, attention);
+  METADATA_RULE(relu, relu);
+  METADATA_RULE(abs, abs);
+  METADATA_RULE(nan_to_num, nan_to_num);
+  METADATA_RULE(celu, celu);
+  METADATA_RULE(isinf, truth);
+  METADATA_RULE(isnan, truth);
+  METADATA_RULE(logical_not, truth);
+  METADATA_RULE(logical_and, truth_of_two);
+  METADATA_RULE(logical_or, truth_of_two);
+  METADATA_RULE(logical_xor, truth_of_two);
+  METADATA_RULE(logical_and_, truth_of_two_);
+  METADATA_RULE(logical_or_, truth_of_two_);
+  METADATA_RULE(logical_xor_, truth_of_two_);
+  METADATA_RULE(hardtanh, hardtanh);
+  METADATA_RULE(hardswish, hardswish);
+  METADATA_RULE(add_Scalar, with_scaled_number<at::meta::add>);
+  METADATA_RULE(sub_Scalar, with_scaled_number<at::meta::sub>);
+  // The difference the other way round has the same metadata.
+  METADATA_RULE(rsub_Scalar, with_scaled_number<at::meta::sub>);
+  METADATA_RULE(mul_Scalar, with_number<at::meta::mul>);
+  METADATA_RULE(div_Scalar, with_number<at::meta::div>);
+  METADATA_RULE(remainder_Scalar, with_number<at::meta::remainder>);
+  METADATA_RULE(fmod_Scalar, with_number<at::meta::fmod>);
+  METADATA_RULE(floor_divide, quotient);
+  METADATA_RULE(floor_divide_Scalar, with_number<quotient>);
+  METADATA_RULE(relu_, relu_);
+  METADATA_RULE(add__Scalar, add_number_);
+  METADATA_RULE(sub__Scalar, add_number_);
+  METADATA_RULE(mul__Scalar, keep_metadata);
+  METADATA_RULE(div__Scalar, div_number_);
+  METADATA_RULE(where_self, where);
+  METADATA_RULE(masked_fill_Scalar, masked_fill_number);
+  METADATA_RULE(masked_fill_Tensor, masked_fill_tensor);
+  METADATA_RULE(stack, stack);
+  METADATA_RULE(index_select, index_select);
+  METADATA_RULE(embedding, embedding);
+  METADATA_RULE(constant_pad_nd, constant_pad_nd);
+  METADATA_RULE(convolution, convolution);
+  METADATA_RULE(_adaptive_avg_pool2d, adaptive_avg_pool2d);
+  METADATA_RULE(_safe_softmax, safe_softmax);
+  METADATA_RULE(native_dropout, native_dropout);
+  METADATA_RULE(_prelu_kernel, prelu);
+  METADATA_RULE(native_layer_norm, native_layer_norm);
+  METADATA_RULE(native_group_norm, native_group_norm);
+  METADATA_RULE(native_batch_norm, norm_of_channels);
+  METADATA_RULE(_native_batch_norm_legit_functional, functional_batch_norm);
+  METADATA_RULE(nll_loss2d_forward, nll_loss2d);
+  METADATA_RULE(_scaled_dot_product_flash_attention_for_cpu, attention);
 }
-
-#undef OWN_RULE
 
 }  // namespace
 

@@ -31,9 +31,10 @@ void list_factory_rules(Rules& rules);
 void list_structured_rules(Rules& rules);
 
 // Lists a function as the rule for one overload, named as in `at::_ops`.
-#define METADATA_RULE(overload, function) \
-  rules.emplace(at::_ops::overload::name, \
-                [](torch::Library& made) { made.def(at::_ops::overload::schema_str, function); })
+#define METADATA_RULE(overload, function)                            \
+  rules.emplace(at::_ops::overload::name, [](torch::Library& made) { \
+    made.def(at::_ops::overload::schema_str, TORCH_FN(function));    \
+  })
 
 using at::IntArrayRef;
 using at::MemoryFormat;

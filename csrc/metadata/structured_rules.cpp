@@ -18,7 +18,7 @@ namespace {
 
 // One overload, named as in `at::_ops`, and the function that has its rule.
 #define RULE(overload, function) \
-  METADATA_RULE(overload, TORCH_FN((static_cast<at::_ops::overload::schema*>(&at::meta::function))))
+  METADATA_RULE(overload, (static_cast<at::_ops::overload::schema*>(&at::meta::function)))
 #define RULE_SYMINT(overload, function) RULE(overload, function##_symint)
 
 // An operation with one overload, and its variant in place.
