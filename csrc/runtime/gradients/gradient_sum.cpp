@@ -35,7 +35,8 @@ GradientSum::GradientSum(const Program& program, AccumulatorId id, const Replica
       accumulator_(program.accumulators[id.value]),
       replicas_(replicas),
       remote_(remote),
-      ring_(ring) {
+      ring_(ring),
+      arrived_(replicas.here) {
   for (int64_t replica = 0; replica < replicas.here; ++replica) {
     std::vector<int64_t> group = group_of(accumulator_.groups, replica, replicas.here);
     members_.push_back({std::move(group)});
@@ -47,12 +48,12 @@ bool GradientSum::add(int64_t replica, at::Tensor& value, int64_t index, const a
   if (!accumulator_.is_sharded) return of(replica).add(value, index, rng);
   const std::lock_guard lock(mutex_);
   sizes_ = value.sizes().vec();
-  members_[replica].arrived = value.to(accumulator_.dtype);
+  arrived_[replica] = value.to(accumulator_.dtype);
   if (++num_arrived_ < replicas_.here) return true;
   std::vector<at::Tensor> sums = sums_of_arrived_parts();
   for (int64_t here = 0; here < replicas_.here; ++here) {
     of(here).add_next(std::move(sums[here]), index, with_replica(rng, replicas_.first + here));
-    members_[here].arrived.reset();
+    arrived_[here].reset();
   }
   num_arrived_ = 0;
   return true;
@@ -60,25 +61,14 @@ bool GradientSum::add(int64_t replica, at::Tensor& value, int64_t index, const a
 
 // By replica, its part of the sum over all of what has arrived.
 std::vector<at::Tensor> GradientSum::sums_of_arrived_parts() {
+  if (ring_ == nullptr) return ring_sums(arrived_);
+  // Sums are made where the summands are, which others may still read.
+  Ring::Summands own;
+  for (const at::Tensor& each : arrived_) own.push_back(each.clone(at::MemoryFormat::Contiguous));
+  ring_->reduce_scatter(id_.value, {own});
   std::vector<at::Tensor> sums;
-  if (ring_ != nullptr) {
-    // Sums are made where the summands are, which others may still read.
-    Ring::Summands own;
-    for (const Member& member : members_) {
-      own.push_back(member.arrived.clone(at::MemoryFormat::Contiguous));
-    }
-    ring_->reduce_scatter(id_.value, {own});
-    for (int64_t here = 0; here < replicas_.here; ++here) {
-      sums.push_back(shard_of(own.front(), replicas_.first + here, replicas_.all));
-    }
-    return sums;
-  }
-  for (int64_t part = 0; part < replicas_.here; ++part) {
-    std::vector<at::Tensor> parts;
-    for (const Member& member : members_) {
-      parts.push_back(shard_of(member.arrived, part, replicas_.here));
-    }
-    sums.push_back(ring_sum(parts, part));
+  for (int64_t here = 0; here < replicas_.here; ++here) {
+    sums.push_back(shard_of(own.front(), replicas_.first + here, replicas_.all));
   }
   return sums;
 }
@@ -158,10 +148,8 @@ at::Tensor GradientSum::sums_of_touched_rows(int64_t replica) {
 
 void GradientSum::clear() {
   for (ReplicaSum& sum : sums_) sum.clear();
-  for (Member& member : members_) {
-    member.arrived.reset();
-    member.is_reduced = false;
-  }
+  for (Member& member : members_) member.is_reduced = false;
+  for (at::Tensor& each : arrived_) each.reset();
   num_arrived_ = 0;
   whole_.reset();
 }

@@ -66,7 +66,6 @@ class GradientSum {
   struct Member {
     std::vector<int64_t> group;  // the replicas whose sums become one, with this one
     bool is_reduced = false;     // it did its part of that
-    at::Tensor arrived = {};     // its contribution to a sharded sum, for one micro-batch
   };
 
   bool is_alone(int64_t replica) const;
@@ -84,6 +83,8 @@ class GradientSum {
   std::vector<Member> members_;  // likewise
   // Of what follows, and of sums of rows, for which several parts of an update may ask at once.
   std::mutex mutex_;
+  // By replica, contributions to a sharded sum for one micro-batch, and how many have come.
+  std::vector<at::Tensor> arrived_;
   int64_t num_arrived_ = 0;
   std::vector<int64_t> sizes_;  // of a sharded sum
   at::Tensor whole_;            // of a sharded sum, where other processes have parts of it

@@ -44,6 +44,17 @@ at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index) {
   return sum;
 }
 
+std::vector<at::Tensor> ring_sums(const std::vector<at::Tensor>& wholes) {
+  const auto count = static_cast<int64_t>(wholes.size());
+  std::vector<at::Tensor> sums;
+  for (int64_t index = 0; index < count; ++index) {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& whole : wholes) parts.push_back(shard_of(whole, index, count));
+    sums.push_back(ring_sum(parts, index));
+  }
+  return sums;
+}
+
 at::Tensor dense_copy_unless_dense(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor : tensor.clone();
 }

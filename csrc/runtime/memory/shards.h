@@ -29,6 +29,8 @@ at::Tensor gathered(const std::vector<at::Tensor>& shards, at::IntArrayRef sizes
 // Adds up what each replica has of part `index`, in the order of a ring: the next one first, its
 // own last.
 at::Tensor ring_sum(const std::vector<at::Tensor>& parts, int64_t index);
+// Returns, by part, these sums of what each replica has whole.
+std::vector<at::Tensor> ring_sums(const std::vector<at::Tensor>& wholes);
 
 // Shape and strides of a tensor.
 struct Layout {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
 
 #include <string>
@@ -11,18 +10,6 @@
 
 namespace poptorch_emu {
 namespace {
-
-at::Tensor sum_of(const std::vector<at::Tensor>& parts) {
-  if (parts.size() == 1) return parts.front().clone();
-  const auto count = static_cast<int64_t>(parts.size());
-  at::Tensor sum = at::empty_like(parts.front(), at::MemoryFormat::Contiguous);
-  for (int64_t piece = 0; piece < count; ++piece) {
-    std::vector<at::Tensor> pieces;
-    for (const at::Tensor& part : parts) pieces.push_back(shard_of(part, piece, count));
-    put_shard(sum, piece, count, ring_sum(pieces, piece));
-  }
-  return sum;
-}
 
 at::Tensor pieces_for(const std::vector<at::Tensor>& parts, int64_t replica) {
   const auto count = static_cast<int64_t>(parts.size());
@@ -45,7 +32,7 @@ at::Tensor collective_result(const Instruction& instruction, const std::vector<a
     case Collective::kAllGather:
       return at::stack(parts);
     case Collective::kAllReduce:
-      return sum_of(parts);
+      return gathered(ring_sums(parts), parts.front().sizes());
     case Collective::kAllToAll:
       return pieces_for(parts, replica);
   }
