@@ -102,25 +102,17 @@ int64_t DeviceMemory::copy_of(VariableId id, int64_t replica) const {
   return has_own ? replica : variable.groups.of(replica);
 }
 
-const at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) const {
-  return variables_.at(id.value).at(copy_of(id, replica));
-}
-
-at::Tensor& DeviceMemory::slot(VariableId id, int64_t replica) {
-  return const_cast<at::Tensor&>(std::as_const(*this).slot(id, replica));
-}
-
 at::Tensor DeviceMemory::variable(VariableId id, int64_t replica) const {
   const Variable& variable = program_.variables.at(id.value);
   if (variable.is_sharded) return gathered(variables_.at(id.value), variable.shape);
-  return slot(id, replica);
+  return stored(id, replica);
 }
 
 at::Tensor DeviceMemory::variable_shard(VariableId id, int64_t replica) const {
-  const at::Tensor& stored = slot(id, replica);
+  const at::Tensor& own = stored(id, replica);
   return program_.variables.at(id.value).is_sharded
-             ? stored
-             : shard_of(stored, replicas_.first + replica, replicas_.all);
+             ? own
+             : shard_of(own, replicas_.first + replica, replicas_.all);
 }
 
 void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value) {
@@ -248,7 +240,7 @@ int64_t DeviceMemory::variable_bytes() const {
 int64_t DeviceMemory::replica_bytes(int64_t replica) const {
   int64_t bytes = 0;
   for (size_t i = 0; i < variables_.size(); ++i) {
-    bytes += static_cast<int64_t>(slot({static_cast<int64_t>(i)}, replica).nbytes());
+    bytes += static_cast<int64_t>(stored({static_cast<int64_t>(i)}, replica).nbytes());
   }
   return bytes;
 }

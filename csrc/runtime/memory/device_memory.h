@@ -30,7 +30,9 @@ class DeviceMemory {
   at::Tensor read(VariableId id, int64_t replica) const;
 
   // The replica's copy of a variable that is not sharded.
-  const at::Tensor& stored(VariableId id, int64_t replica) const { return slot(id, replica); }
+  const at::Tensor& stored(VariableId id, int64_t replica) const {
+    return variables_.at(id.value).at(copy_of(id, replica));
+  }
   // The whole variable, put together from its parts if it is sharded.
   at::Tensor variable(VariableId id, int64_t replica) const;
   // The replica's part of a variable, cut from its copy unless the variable is sharded.
@@ -54,7 +56,7 @@ class DeviceMemory {
 
   // Whether `value` is the replica's copy itself, which was changed in its memory.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
-    return slot(id, replica).is_same(value);
+    return stored(id, replica).is_same(value);
   }
   // Makes `value` the replica's copy of the variable. Nothing is copied.
   void assign(VariableId id, int64_t replica, at::Tensor value);
@@ -79,8 +81,9 @@ class DeviceMemory {
   int64_t replica_bytes(int64_t replica) const;
 
  private:
-  const at::Tensor& slot(VariableId id, int64_t replica) const;
-  at::Tensor& slot(VariableId id, int64_t replica);
+  at::Tensor& slot(VariableId id, int64_t replica) {
+    return variables_.at(id.value).at(copy_of(id, replica));
+  }
 
   // The value of an assigned variable at the last commit.
   struct Undo {

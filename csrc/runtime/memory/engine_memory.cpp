@@ -205,7 +205,9 @@ class EngineAllocator final : public c10::Allocator {
   c10::Allocator* const outside_;
 };
 
-void install_engine_allocator() {
+// Has PyTorch ask the engine for the memory of tensors while the thread has a `Scope`. All other
+// tensors are allocated as before. Only the first call in a process has an effect.
+static void install_engine_allocator() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   static EngineAllocator* const allocator = [] {
     auto* made = new EngineAllocator(c10::GetCPUAllocator());  // Lives as long as the process.

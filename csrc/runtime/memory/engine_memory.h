@@ -131,8 +131,4 @@ class EngineMemory {
   std::vector<Arena> arenas_;  // by worker
 };
 
-// Has PyTorch ask the engine for the memory of tensors while the thread has a `Scope`. All other
-// tensors are allocated as before. Only the first call in a process has an effect.
-void install_engine_allocator();
-
 }  // namespace poptorch_emu

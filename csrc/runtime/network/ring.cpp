@@ -265,13 +265,13 @@ void Ring::store(const Packet& packet, const at::Tensor& arrived) {
 
 template <typename Use>
 void Ring::receive_all(const std::vector<Arrival>& arrivals, bool may_stay, const Use& use) {
-  std::deque<Receiving> awaited;
+  std::deque<Transfer> awaited;
   size_t next = 0;
   for (const Arrival& arrival : arrivals) {
     while (next < arrivals.size() && awaited.size() < kMaxReceiving) {
       awaited.push_back(receive(*arrivals[next++].packet, may_stay));
     }
-    const Receiving first = std::move(awaited.front());
+    const Transfer first = std::move(awaited.front());
     awaited.pop_front();
     peers_.wait(first.message);
     use(arrival, first.buffer);
@@ -279,7 +279,7 @@ void Ring::receive_all(const std::vector<Arrival>& arrivals, bool may_stay, cons
   }
 }
 
-Ring::Receiving Ring::receive(const Packet& packet, bool may_stay) {
+Ring::Transfer Ring::receive(const Packet& packet, bool may_stay) {
   const int64_t previous = (process_ - 1 + num_processes_) % num_processes_;
   if (may_stay && packet.ranges.size() == 1) {
     const at::Tensor bytes = place(packet.ranges.front(), 0).view(at::kByte);
@@ -309,9 +309,9 @@ void Ring::send(const Packet& packet, int64_t local) {
 }
 
 void Ring::finish_sending() {
-  for (const Sending& sending : sending_) {
-    peers_.wait(sending.message);
-    if (sending.buffer.defined()) buffers_.push_back(sending.buffer);
+  for (const Transfer& each : sending_) {
+    peers_.wait(each.message);
+    if (each.buffer.defined()) buffers_.push_back(each.buffer);
   }
   sending_.clear();
 }

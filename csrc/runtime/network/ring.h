@@ -64,12 +64,9 @@ class Ring {
     int64_t step;
     bool is_last_part;
   };
-  struct Receiving {
-    at::Tensor buffer;  // undefined if the packet goes where it stays
-    Peers::MessagePtr message;
-  };
-  struct Sending {
-    at::Tensor buffer;  // undefined if the packet is sent from where it is
+  // A packet that is sent or received.
+  struct Transfer {
+    at::Tensor buffer;  // undefined if it is sent from where it is, or goes where it stays
     Peers::MessagePtr message;
   };
 
@@ -91,7 +88,7 @@ class Ring {
   // Calls `use(arrival, buffer)` for each in turn; some of the next ones are under way meanwhile.
   template <typename Use>
   void receive_all(const std::vector<Arrival>& arrivals, bool may_stay, const Use& use);
-  Receiving receive(const Packet& packet, bool may_stay);
+  Transfer receive(const Packet& packet, bool may_stay);
   void send(const Packet& packet, int64_t local);
   void finish_sending();
 
@@ -104,7 +101,7 @@ class Ring {
   int64_t num_local_ = 1;  // replicas of each process
   int64_t tag_ = 0;
   std::vector<Block> blocks_;  // by the process that owns them
-  std::vector<Sending> sending_;
+  std::vector<Transfer> sending_;
   // Those that nobody uses; they stay for the next time.
   std::vector<at::Tensor> buffers_;
   double seconds_ = 0;
