@@ -205,8 +205,8 @@ at::Tensor permuted_copy(const at::Tensor& x) {
   return result;
 }
 
-at::Tensor with_dense_rows(const at::Tensor& matrix) {
-  return matrix.stride(1) == 1 && !matrix.is_neg() ? matrix : permuted_copy(matrix);
+at::Tensor with_dense_rows(const at::Tensor& x) {
+  return x.stride(-1) == 1 && !x.is_neg() ? x : permuted_copy(x);
 }
 
 }  // namespace poptorch_emu

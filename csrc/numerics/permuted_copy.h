@@ -12,7 +12,8 @@ bool copy_by_tiles(const at::Tensor& x, void* target);
 // faster than PyTorch's. x may have any strides.
 at::Tensor permuted_copy(const at::Tensor& x);
 
-// Returns a matrix whose rows are dense and whose memory has its numbers, not those negated.
-at::Tensor with_dense_rows(const at::Tensor& matrix);
+// Returns x if its rows, the last dimension, are dense and its memory has its numbers, not those
+// negated; otherwise a copy in the order of its dimensions.
+at::Tensor with_dense_rows(const at::Tensor& x);
 
 }  // namespace poptorch_emu

@@ -43,12 +43,6 @@ struct Heads {
   }
 };
 
-bool has_dense_rows(const Tensor& x) { return x.stride(3) == 1 && !x.is_neg(); }
-
-Tensor with_dense_rows(const Tensor& x) {
-  return has_dense_rows(x) ? x : x.resolve_neg().contiguous();
-}
-
 // Returns the keys, times a factor, as (batch, heads, depth, keys): the right side of a product,
 // whose last line may reach a little further.
 Tensor transposed(const Tensor& key, double scale) {
@@ -57,7 +51,7 @@ Tensor transposed(const Tensor& key, double scale) {
   const Tensor memory = at::empty({key.numel() + kBeyond}, key.options());
   memory.narrow(0, key.numel(), kBeyond).zero_();
   Tensor keys = memory.narrow(0, 0, key.numel()).view(turned.sizes());
-  if (key.is_neg() || !copy_by_tiles(turned, keys.mutable_data_ptr())) keys.copy_(turned);
+  if (!copy_by_tiles(turned, keys.mutable_data_ptr())) keys.copy_(turned);
   return keys.mul_(scale);
 }
 

@@ -1,12 +1,11 @@
 // Farthest point sampling: each chosen point is the one farthest from all chosen before.
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 namespace poptorch_emu {
@@ -16,10 +15,6 @@ double squared_distance(const double* a, const double* b, int64_t num_dims) {
   double sum = 0;
   for (int64_t d = 0; d < num_dims; ++d) sum += (a[d] - b[d]) * (a[d] - b[d]);
   return sum;
-}
-
-int64_t total(at::IntArrayRef counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 // Throws unless each cloud lies within the points and has enough of its own.
@@ -55,7 +50,7 @@ at::Tensor farthest_points(const at::Tensor& src, const at::Tensor& start, at::I
   const at::Tensor points = src.reshape({num_points, -1}).to(at::kDouble).contiguous();
   const int64_t num_dims = points.size(1);
   const double* data = points.const_data_ptr<double>();
-  const at::Tensor result = at::empty({total(counts)}, at::TensorOptions(at::kLong));
+  const at::Tensor result = at::empty({c10::sum_integers(counts)}, at::TensorOptions(at::kLong));
   int64_t* out = result.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < counts.size(); ++i) {
     const int64_t begin = ptr[i];
@@ -76,7 +71,7 @@ at::Tensor farthest_points(const at::Tensor& src, const at::Tensor& start, at::I
 
 at::Tensor farthest_points_meta(const at::Tensor& src, const at::Tensor&, at::IntArrayRef,
                                 at::IntArrayRef counts) {
-  return at::empty({total(counts)}, src.options().dtype(at::kLong));
+  return at::empty({c10::sum_integers(counts)}, src.options().dtype(at::kLong));
 }
 
 }  // namespace

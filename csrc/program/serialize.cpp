@@ -35,16 +35,14 @@ void check_type(const Instruction& instruction, int64_t index, const c10::TypePt
   }
 }
 
-// Throws unless the operator takes these arguments and returns what is stored of it.
+// Throws unless the operator takes these arguments; `validate` looks at the results.
 void check(const Instruction& instruction) {
   const auto& schema = instruction.op.schema();
-  const auto& returns = schema.returns();
-  const bool returns_list =
-      returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
-  if (instruction.arguments.size() != schema.arguments().size() ||
-      (!returns_list && instruction.outputs.size() > returns.size())) {
-    throw Error("The program gives '" + instruction.debug.node + "' arguments or results that " +
-                schema.name() + " does not have. Compile the model again.");
+  if (instruction.arguments.size() != schema.arguments().size()) {
+    throw Error("The program gives '" + instruction.debug.node + "' " +
+                std::to_string(instruction.arguments.size()) + " arguments, but " + schema.name() +
+                " takes " + std::to_string(schema.arguments().size()) +
+                ". Compile the model again.");
   }
   std::vector<bool> has_slot(instruction.arguments.size(), false);
   const auto note = [&](int64_t index, const c10::TypePtr& type) {

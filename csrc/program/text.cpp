@@ -1,7 +1,7 @@
 // Programs and values as people read them.
 
-#include <map>
 #include <sstream>
+#include <string_view>
 
 #include "common/product_kernel.h"
 #include "program/program.h"
@@ -10,15 +10,7 @@ namespace poptorch_emu {
 namespace {
 
 // PyTorch's Python name of a type.
-std::string dtype_name(at::ScalarType dtype) {
-  static const std::map<at::ScalarType, const char*> kNames = {
-      {at::kFloat, "float32"},  {at::kHalf, "float16"}, {at::kBFloat16, "bfloat16"},
-      {at::kDouble, "float64"}, {at::kLong, "int64"},   {at::kInt, "int32"},
-      {at::kShort, "int16"},    {at::kChar, "int8"},    {at::kByte, "uint8"},
-      {at::kBool, "bool"}};
-  const auto found = kNames.find(dtype);
-  return found == kNames.end() ? toString(dtype) : found->second;
-}
+std::string_view dtype_name(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
 
 std::string text_of(RegisterId id) { return id.value < 0 ? "-" : "%" + std::to_string(id.value); }
 
