@@ -63,23 +63,23 @@ void take_results(const std::vector<RegisterId>& outputs, std::vector<at::Tensor
 
 }  // namespace
 
-std::string micro_batches_text(const Segment& segment, int64_t joined, int64_t micro_batch) {
-  if (joined == 1 || segment.kind != SegmentKind::kMicroBatch) {
+std::string micro_batches_text(const Program& program, const Segment& segment,
+                               int64_t micro_batch) {
+  if (program.joined == 1 || segment.kind != SegmentKind::kMicroBatch) {
     return "micro-batch " + std::to_string(micro_batch);
   }
-  const int64_t first = micro_batch * joined;
-  return "micro-batches " + std::to_string(first) + " to " + std::to_string(first + joined - 1);
+  const int64_t first = micro_batch * program.joined, last = first + program.joined - 1;
+  return "micro-batches " + std::to_string(first) + " to " + std::to_string(last);
 }
 
-Frame::Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
-             HostCaller call_host, SumAccess sums, Replicas replicas)
-    : segment_(segment),
-      joined_(joined),
+Frame::Frame(const Program& program, const Segment& segment, int64_t lane, HostCaller call_host,
+             SumAccess sums, Replicas replicas)
+    : program_(program),
+      segment_(segment),
       is_first_lane_(lane == 0),
       own_instructions_(is_first_lane_ ? std::vector<Instruction>()
                                        : with_own_lists(segment.instructions)),
       own_(is_first_lane_ ? 0 : segment.num_registers),
-      checks_floating_point_(checks_floating_point),
       call_host_(std::move(call_host)),
       sums_(std::move(sums)),
       replicas_(replicas),
@@ -203,7 +203,7 @@ void Frame::execute(const Instruction& instruction, Tensors& registers, torch::j
       run_own_piece(stack);
       break;
   }
-  if (checks_floating_point_) check_floating_point(instruction, registers, stack);
+  if (program_.numerics.checks_floating_point) check_floating_point(instruction, registers, stack);
   for (RegisterId dead : instruction.dies) registers[dead.value].reset();
   take_results(instruction.outputs, registers, stack);
   stack.clear();
@@ -277,7 +277,7 @@ void Frame::fail(const Instruction& instruction, const Tensors& registers,
   }
   out << ") in block '" << instruction.debug.block << "', stage " << instruction.debug.stage
       << ", segment '" << segment_.name << "', "
-      << micro_batches_text(segment_, joined_, micro_batch_) << ", replica " << replica_;
+      << micro_batches_text(program_, segment_, micro_batch_) << ", replica " << replica_;
   for (auto place = trail_.rbegin(); place != trail_.rend(); ++place) out << ", in " << *place;
   if (!instruction.debug.module.empty()) out << ", module '" << instruction.debug.module << "'";
   if (!instruction.debug.source.empty()) out << ", at " << instruction.debug.source;

@@ -28,7 +28,7 @@ struct SumAccess {
 };
 
 // Names the micro-batches of an action, for messages.
-std::string micro_batches_text(const Segment& segment, int64_t joined, int64_t micro_batch);
+std::string micro_batches_text(const Program& program, const Segment& segment, int64_t micro_batch);
 
 // Runs the instructions of one segment on one virtual IPU. Owns the registers. Used by one thread
 // at a time.
@@ -38,9 +38,8 @@ std::string micro_batches_text(const Segment& segment, int64_t joined, int64_t m
 // for each other each time.
 class Frame {
  public:
-  // `joined` is that of the program.
-  Frame(const Segment& segment, int64_t joined, int64_t lane, bool checks_floating_point,
-        HostCaller call_host, SumAccess sums, Replicas replicas);
+  Frame(const Program& program, const Segment& segment, int64_t lane, HostCaller call_host,
+        SumAccess sums, Replicas replicas);
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
@@ -93,12 +92,11 @@ class Frame {
     at::Tensor own;
   };
 
+  const Program& program_;
   const Segment& segment_;
-  const int64_t joined_;
   const bool is_first_lane_;
   const std::vector<Instruction> own_instructions_;  // empty on the first lane
   std::vector<Own> own_;                             // by register, likewise
-  const bool checks_floating_point_;
   const HostCaller call_host_;
   const SumAccess sums_;
   const Replicas replicas_;

@@ -92,9 +92,8 @@ std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t r
   sums.summands = [this, replica](AccumulatorId id) -> const RowSummands& {
     return state_.accumulators[id].of(replica).rows().summands();
   };
-  return std::make_unique<Frame>(segment, program_.joined, lane,
-                                 program_.numerics.checks_floating_point, callbacks_.call_host,
-                                 std::move(sums), options_.replicas());
+  return std::make_unique<Frame>(program_, segment, lane, callbacks_.call_host, std::move(sums),
+                                 options_.replicas());
 }
 
 // Makes frames at their first use, since a call may use few of many lanes.
@@ -228,11 +227,10 @@ void Interpreter::relay(Task& task) {
 }
 
 void Interpreter::fail(const Task& task, const std::string& cause) const {
-  throw Error("The loads or stores of segment '" + program_.at(task.action.segment).name +
-              "' failed for " +
-              micro_batches_text(program_.at(task.action.segment), program_.joined,
-                                 task.action.micro_batch) +
-              ", replica " + std::to_string(task.replica) + ": " + cause);
+  const Segment& segment = program_.at(task.action.segment);
+  throw Error("The loads or stores of segment '" + segment.name + "' failed for " +
+              micro_batches_text(program_, segment, task.action.micro_batch) + ", replica " +
+              std::to_string(task.replica) + ": " + cause);
 }
 
 void Interpreter::exchange(const Segment& segment, int64_t number) {

@@ -34,9 +34,8 @@ std::unique_ptr<Preparations::Preparation> Preparations::make(const Segment& seg
   const bool is_of_one = segment.lifetime == Lifetime::kWindow;
   const int64_t num_copies = is_of_one ? memory_.num_copies(made->variables.front()) : 1;
   for (int64_t i = 0; i < num_copies; ++i) {
-    made->copies.push_back(std::make_unique<Copy>(Frame(
-        segment, program_.joined, /*lane=*/0, program_.numerics.checks_floating_point, call_host,
-        /*sums=*/{}, Replicas{})));
+    made->copies.push_back(std::make_unique<Copy>(
+        Frame(program_, segment, /*lane=*/0, call_host, /*sums=*/{}, Replicas{})));
   }
   return made;
 }
