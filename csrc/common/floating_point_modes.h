@@ -12,7 +12,7 @@ inline std::fenv_t floating_point_modes() {
   return modes;
 }
 
-// Those of a thread to which nobody has given others.
+// Those that a thread has at its start.
 inline const std::fenv_t& default_floating_point_modes() {
   static const std::fenv_t modes = [] {
     const std::fenv_t before = floating_point_modes();

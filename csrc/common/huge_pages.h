@@ -6,8 +6,8 @@
 
 namespace poptorch_emu {
 
-// Asks for larger pages below memory that is not written yet, where it has room for some: whoever
-// reads here and there waits less for the addresses of pages. The system may say no.
+// Asks for larger pages below memory that is not written yet, where it has room for some:
+// scattered reads wait less for the addresses of pages. The system may say no.
 inline void prefer_huge_pages(void* begin, int64_t num_bytes) {
   constexpr uintptr_t kPageBytes = 4096;
   constexpr int64_t kFewestBytes = int64_t{1} << 22;

@@ -10,7 +10,7 @@
 namespace poptorch_emu {
 namespace {
 
-// A part takes some 10 us, and so does waking somebody.
+// A part takes some 10 us, and so does waking a worker.
 constexpr int64_t kPartsWorthWaking = 8;
 constexpr int kLooksBeforeYielding = 1000;
 
@@ -62,7 +62,7 @@ void SharedLoops::run(int64_t count, int64_t per_part, Part part) {
   if (loop.error) std::rethrow_exception(loop.error);
 }
 
-// Whoever is counted before the loop is taken back is waited for, and whoever is not sees none.
+// `run` waits for helpers that were counted before it took the loop back; later ones see no loop.
 bool SharedLoops::help() {
   if (offered_.load(std::memory_order_relaxed) == nullptr) return false;
   ++num_helpers_;

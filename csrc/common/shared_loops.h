@@ -8,8 +8,8 @@
 
 namespace poptorch_emu {
 
-// Loops of which a worker offers parts to those that have nothing to do. Who does which part is a
-// matter of chance, so that the parts must not depend on each other.
+// Loops of which a worker offers parts to idle workers. Which worker runs which part is left to
+// chance, so the parts must not depend on each other.
 //
 // One loop at a time is offered; others, and those within a part, are run by their worker alone.
 class SharedLoops {
@@ -19,7 +19,7 @@ class SharedLoops {
 
   using Part = c10::function_ref<void(int64_t begin, int64_t end)>;
 
-  // Runs `part` for parts of [0, count) of so many numbers, of which the last may have fewer.
+  // Runs `part` for parts of [0, count) of `per_part` numbers, of which the last may have fewer.
   // Returns when all have ended; throws what the first one threw that did.
   void run(int64_t count, int64_t per_part, Part part);
 

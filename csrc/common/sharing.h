@@ -22,8 +22,9 @@ class IntraOpThreads {
 };
 
 // Says whether our own operators, called by the current thread, share their work among the threads
-// of an operation or with other workers, and afterwards what was said before. Who is alone stays
-// so. No bits depend on it, unlike on the number of threads of PyTorch's kernels.
+// of an operation or with other workers, and afterwards what was said before. Within a scope that
+// forbids it, none allows it. No bits depend on it, unlike on the number of threads of PyTorch's
+// kernels.
 class Sharing {
  public:
   explicit Sharing(bool is_allowed);
@@ -37,8 +38,8 @@ class Sharing {
 bool shares_work();
 void set_shares_work(bool is_allowed);  // of the current thread, for tests
 
-// Has PyTorch's kernels run on the current thread alone, if asked. Unlike a number of threads it is
-// said to nobody else.
+// Has PyTorch's kernels run on the current thread alone, if asked. Unlike `at::set_num_threads`, it
+// concerns no other thread.
 class OneThread {
  public:
   explicit OneThread(bool is_asked);
@@ -51,8 +52,8 @@ class OneThread {
   int mkl_before_ = 0;
 };
 
-// Calls `run(begin, end)` for parts of [0, count), of at least so many where there are several: on
-// several threads if work is shared, or with other workers that have nothing to do. PyTorch's
+// Calls `run(begin, end)` for parts of [0, count), of `at_least` numbers where there are several:
+// on several threads if work is shared, or with other workers that have nothing to do. PyTorch's
 // kernels that it calls have one thread, whatever the number of parts.
 template <class Run>
 void share_out(int64_t count, int64_t at_least, const Run& run) {

@@ -11,8 +11,8 @@ inline void pause_shortly() {
 #endif
 }
 
-// A mutex that is held for less than a microsecond: who finds it taken looks again for a while
-// before it sleeps, which costs the one who wakes it and the one who is woken some 10 us.
+// A mutex that is held for less than a microsecond: a thread that finds it taken looks again for a
+// while before it sleeps, since waking takes some 10 us of both threads.
 class SpinningMutex {
  public:
   void lock() {

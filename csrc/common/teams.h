@@ -8,8 +8,8 @@
 
 namespace poptorch_emu {
 
-// Where the members of a team meet: none goes on before all have come. Who waits looks again and
-// again, since there are microseconds between two meetings.
+// Where the members of a team meet: none goes on before all have come. A member that waits
+// spins, since there are microseconds between two meetings.
 class Meeting {
  public:
   void come(int64_t num_members);
@@ -25,7 +25,7 @@ struct Member {
   int64_t num_members = 1;
   Meeting* meeting = nullptr;
 
-  // Where its part of so many things begins, and that of the next member.
+  // Where its part of [0, count) begins and ends.
   int64_t begin_of(int64_t count) const { return count * index / num_members; }
   int64_t end_of(int64_t count) const { return count * (index + 1) / num_members; }
   void meet() const {

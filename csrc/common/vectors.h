@@ -3,7 +3,7 @@
 #include <cstdint>
 
 // For inner loops that are compiled for processors with AVX-512 or AVX2 whatever the others are
-// compiled for. Who calls a function with one of the two attributes asks `vectors::width` before.
+// compiled for. A caller of a function with one of the two attributes asks `vectors::width` before.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #include <immintrin.h>
 #define POPTORCH_EMU_COMPILES_VECTORS 1

@@ -66,7 +66,7 @@ Tensor diagonal_backward(const Tensor& gradient, IntArrayRef sizes, int64_t offs
 
 // -------------------------------------------------------------------------------- parts by indices
 
-// What numbers of rows choose; how many a mask does nobody knows.
+// Rows by their numbers. How many rows a mask chooses depends on its values.
 Tensor chosen(const Tensor& self, const Indices& indices) {
   for (const OptionalTensor& each : indices) {
     only_if(!is_given(each) || at::isIntegralType(each->scalar_type(), /*includeBool=*/false));

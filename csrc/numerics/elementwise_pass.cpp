@@ -19,7 +19,7 @@
 namespace poptorch_emu {
 namespace {
 
-// So many numbers are a part of a block: what all operations make of one fits into a core's first
+// The numbers of a part of a block: what all operations make of one fits into a core's first
 // cache. The rules of optimisers with square roots are longer.
 constexpr int64_t kPart = 512;
 constexpr int64_t kPartWithRoots = 256;
@@ -146,7 +146,7 @@ int64_t part_of(at::IntArrayRef code) {
   return kPart;
 }
 
-// Each scalar as so many equal numbers.
+// Each scalar as `size` equal numbers.
 std::vector<float> parts_of(at::ArrayRef<double> constants, at::TensorList scalars, int64_t size) {
   std::vector<float> parts;
   parts.reserve((constants.size() + scalars.size()) * size);

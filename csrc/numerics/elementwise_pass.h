@@ -19,7 +19,7 @@ Number* writable_memory(const at::Tensor& tensor) {
 // A negative number stands for a scalar: -1 for the first constant, the 0-d tensors of `scalars`
 // behind the constants.
 struct ElementwiseCode {
-  // So many numbers of `operations` make an operation: what it is, the value that it makes and
+  // This many numbers of `operations` make an operation: what it is, the value that it makes and
   // those that it takes, as many as it needs.
   static constexpr int64_t kRow = 6;
 
@@ -50,7 +50,7 @@ class ElementwisePass {
   // numbers behind them are fetched meanwhile. `scratch` has room for `scratch_size()` numbers.
   void run(int64_t n, int64_t num_next, const std::vector<float*>& tensors, float* scratch) const;
   int64_t scratch_size() const { return scratch_size_; }
-  // Memory of the current thread for so many numbers, which may be anything.
+  // Memory of the current thread for `count` numbers, which may be anything.
   static float* scratch_of_thread(int64_t count);
 
   // Where a result is after a run.

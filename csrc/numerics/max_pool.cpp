@@ -1,5 +1,5 @@
 // PyTorch's kernel of this layout goes through the channels of each place one by one where they are
-// few, and always notes where the maxima are, also where nobody asks for it.
+// few, and always notes where the maxima are, also where that is not asked for.
 
 #include "numerics/max_pool.h"
 

@@ -28,7 +28,7 @@ class MaxPool {
   void take_row(const float* image, int64_t channels, int64_t row, float* maxima,
                 int64_t* indices) const;
 
-  // Which places of a dimension a window covers: so many, the next one `dilation` behind.
+  // Which places of a dimension a window covers: `count` of them, `dilation` apart.
   struct Span {
     int64_t first, count;
   };

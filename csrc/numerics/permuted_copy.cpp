@@ -27,7 +27,7 @@ struct Dim {
 
 using Dims = c10::SmallVector<Dim, 6>;
 
-// Below so many elements a second thread costs more than it gives.
+// For fewer elements a second thread costs more than it gives.
 constexpr int64_t kFewestElements = 32768;
 
 // Of a tile, which lies in the first cache: along the rows of the result, and across them.

@@ -10,7 +10,7 @@
 namespace poptorch_emu {
 
 // What is to be added to single rows of a matrix of float32, kept as it comes, in float32: each row
-// becomes a sum when somebody asks for it. Then several threads can ask, each for a part of the
+// becomes a sum when it is asked for. Then several threads can ask, each for a part of the
 // rows, and rows that are alike, as those of a mean are, are kept once.
 //
 // It comes in blocks. Sums have the bits that they have where dense matrices are added up in the
@@ -18,20 +18,20 @@ namespace poptorch_emu {
 // are rounded to that whenever one is added to another.
 class RowSummands {
  public:
-  // The rows are in so many parts, by their numbers.
+  // The rows are in this many parts, by their numbers.
   static constexpr int64_t kNumParts = 16;
 
   RowSummands();
   ~RowSummands();
 
-  // Makes places for so many blocks, which several threads may then fill at once.
+  // Makes places for `num_blocks`, which several threads may then fill at once.
   void expect(int64_t num_blocks);
   // Fills a block with rows that are added to those that `indices` name, but for the padding index.
   // `rows` is float32 or float16 [..., width], perhaps expanded, with its numbers next to each
   // other; `indices` int64 [...] and contiguous. The memory of the block stays for the next time.
   void fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
             int64_t padding_index);
-  // Forgets all blocks, when nobody fills one.
+  // Forgets all blocks, when no thread fills one.
   void clear() { ++generation_; }
 
   int64_t width() const { return width_; }

@@ -22,7 +22,7 @@ namespace {
 
 // Numbers of a block: a dozen blocks fit into a core's second cache.
 constexpr int64_t kBlock = 8192;
-// Below so many elements a second thread costs more than it gives.
+// For fewer elements a second thread costs more than it gives.
 constexpr int64_t kGrain = 32768;
 
 bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kHalf; }
@@ -107,7 +107,7 @@ class Groups {
 // Returns the values that `results` names, in the shape of the first tensor. Tensors are of float32
 // or float16, values of float32 but for those in the place of one of float16. Each takes the place
 // of the tensor of this number in `overwritten`; where that is -1, a new one. `tensors` are those
-// of so many groups, as many of each, one group after the other, and so are the results.
+// of `num_groups` groups of one size, one group after the other, and so are the results.
 std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scalars,
                                     at::IntArrayRef code, at::ArrayRef<double> constants,
                                     at::IntArrayRef results, at::IntArrayRef overwritten,

@@ -56,7 +56,7 @@ POPTORCH_EMU_INLINE float tanh(float x) {
   return __builtin_copysignf(size < 0.625f ? near : far, x);
 }
 
-// So many products are added to one another before they are added to the sum, which keeps its
+// This many products are added to one another before they are added to the sum, which keeps its
 // rounding small.
 constexpr int64_t kPart = 64;
 

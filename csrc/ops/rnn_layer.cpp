@@ -124,7 +124,7 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
     return {needs_input_gradient ? all.input.to(dtype) : Tensor(), in_type(all.state, dtype),
             in_type(all.weights, dtype)};
   }
-  // The reserve tells who made it, whatever has been switched on or off since.
+  // The type of the reserve says which kernel made it, whatever has been switched on or off since.
   if (results.reserve.scalar_type() == at::kByte) {
     return backward_in_mkldnn(layer, results, gradients);
   }

@@ -50,7 +50,7 @@ class NetworkChecker {
  private:
   const std::string& name(AccumulatorId id) const { return program_.accumulators[id.value].name; }
 
-  // All processes must reach the exchanges in one order, so that nobody waits for a peer that waits
+  // All processes must reach the exchanges in one order, so that none waits for a peer that waits
   // for another exchange: they are one list.
   void check_place(const Segment& segment) {
     const bool does_more = !segment.loads.empty() || !segment.instructions.empty() ||

@@ -163,7 +163,7 @@ class ReplicaChecker {
 };
 
 // A second reduction would add the total to what some replicas still have of their own. On another
-// IPU nobody waits until all replicas have done their parts.
+// IPU a reader does not wait until all replicas have done their parts.
 void check_reductions(const Program& program) {
   std::map<AccumulatorId, int64_t> ipu_of;
   std::set<std::pair<AccumulatorId, int64_t>> reduced;

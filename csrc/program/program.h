@@ -65,7 +65,7 @@ struct Instruction {
   std::vector<c10::IValue> arguments;  // constants in place, anything in the slots
   std::vector<Slot> slots;
   std::vector<ListSlot> list_slots;
-  std::vector<RegisterId> outputs;  // -1 where nobody uses the result
+  std::vector<RegisterId> outputs;  // -1 where nothing uses the result
   std::vector<RegisterId> dies;     // released after the call
   Debug debug;
   Control control = Control::kOperator;
@@ -89,8 +89,8 @@ struct CollectiveId {
 struct Body {
   std::string name;
   int64_t num_registers = 0;
-  std::vector<RegisterId> parameters;  // -1 for those nobody reads
-  RegisterId iteration;                // holds the number of the iteration; -1 if nobody reads it
+  std::vector<RegisterId> parameters;  // -1 for those that nothing reads
+  RegisterId iteration;                // holds the number of the iteration; -1 if nothing reads it
   std::vector<Instruction> instructions;
   std::vector<RegisterId> results;
 };

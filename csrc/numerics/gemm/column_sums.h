@@ -28,7 +28,7 @@ POPTORCH_EMU_INLINE void add_group(const float* rows, int64_t stride, int64_t nu
 // The same for `num_columns` of them.
 POPTORCH_EMU_INLINE void add_wide_group(const float* rows, int64_t stride, int64_t num_rows,
                                         int64_t num_columns, float* sums) {
-  constexpr int64_t kLane = 16;  // So many columns have a loop of their own.
+  constexpr int64_t kLane = 16;  // This many columns have a loop of their own.
   int64_t column = 0;
   for (; column + kLane <= num_columns; column += kLane)
     add_group<kLane>(rows + column, stride, num_rows, sums + column);

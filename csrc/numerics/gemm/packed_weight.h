@@ -14,7 +14,7 @@ namespace poptorch_emu {
 // (inputs, outputs); panels, (panels, inputs, width); or what MKL has made of it, a row of numbers.
 // What fills lines and panels up stays what it is.
 
-// Returns the weight packed for a kernel. MKL's order is for products with so many rows, and spans
+// Returns the weight packed for a kernel. MKL's order is for products with `rows` rows, and spans
 // up to 12 MB more than the weight, of which nothing is written: the host holds it only where the
 // memory was used before.
 at::Tensor pack_weight(const at::Tensor& weight, ProductKernel kernel, int64_t rows);

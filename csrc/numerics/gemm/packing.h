@@ -40,7 +40,7 @@ struct Panels {
   int64_t width_of(int64_t panel) const { return first(panel + 1) - first(panel); }
 };
 
-// Packs the panels from `begin` to `end` of a matrix of so many rows as (panels, depth, kWidth);
+// Packs the panels from `begin` to `end` of a matrix of `depth` rows as (panels, depth, kWidth);
 // what is missing in the last ones is 0. Adds what the columns have to `sums`, if there are any.
 template <int64_t kWidth>
 POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels& panels,
@@ -71,7 +71,7 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels&
   }
 }
 
-// Memory of the current thread for so many numbers, which may be anything, for either side of a
+// Memory of the current thread for `count` numbers, which may be anything, for either side of a
 // product. It begins with a line, so that no vector lies in two.
 enum class Side { kLeft, kRight };
 template <Side kSide>

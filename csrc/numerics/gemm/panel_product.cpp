@@ -18,7 +18,7 @@ using packing::packed_of_thread;
 using packing::Panels;
 using packing::Side;
 
-// A panel of so many rows is multiplied at once; the products of such a block are added up before
+// A panel of this many rows is multiplied at once; the products of such a block are added up before
 // they are added to the sum.
 constexpr int64_t kBlockDepth = kSumBlock;
 // Rows of a left side lie so far apart where they were copied: those of a tile begin in different
@@ -34,11 +34,12 @@ struct Blocking<vectors::Avx2> {
   // The registers hold the sums of a tile's rows and a panel's columns, beside a row of the panel.
   static constexpr int64_t kTileRows = 4;
   static constexpr int64_t kPanelColumns = 24;
-  // So many tiles are copied at once: 280 KB, half of a second cache.
+  // This many tiles are copied at once: 280 KB, half of a second cache.
   static constexpr int64_t kMostTiles = 64;
   // A panel has 24 KB, less than a first cache, and stays there while all rows are multiplied.
   static constexpr bool kKeepsPanel = true;
-  // So many panels are packed at once for few rows: of each row of a matrix whole lines of a cache.
+  // This many panels are packed at once for few rows: of each row of a matrix whole lines of a
+  // cache.
   static constexpr int64_t kPanelsAtOnce = 2;
   // And for many rows, 1 MB.
   static constexpr int64_t kBlockPanels = 42;
@@ -305,8 +306,8 @@ class Product {
     });
   }
 
-  // Packs blocks of the right once for all rows of the left. Who makes a part of the rows packs
-  // nothing, so that what this thread has packed stays.
+  // Packs blocks of the right once for all rows of the left. A thread that makes a part of the
+  // rows packs nothing, so that what this thread has packed stays.
   static void multiply_many_rows(const Left& left, int64_t m, const Right& right, int64_t n,
                                  int64_t depth, const Result& result, float* left_sums) {
     constexpr int64_t kBlockColumns = Sizes::kBlockPanels * kPanelColumns;

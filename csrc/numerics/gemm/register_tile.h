@@ -6,7 +6,7 @@
 
 namespace poptorch_emu {
 
-// So many rows of a product as the registers hold sums of, where a row has 32 of them.
+// How many rows of a product the registers hold the sums of, where a row has 32 of them.
 template <class Width>
 constexpr int64_t kRowsAtOnce = vectors::Registers<Width>::kLanes == 16 ? 8 : 3;
 

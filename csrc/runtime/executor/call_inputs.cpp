@@ -21,8 +21,8 @@ at::Tensor rows_view(const at::Tensor& whole, int64_t first, int64_t rows) {
   return at::Tensor(std::move(view));
 }
 
-// Some processors have other code in MKL, with other bits, for rows that do not begin at a multiple
-// of so many bytes.
+// On some processors MKL has other code, with other bits, for rows that do not begin at a multiple
+// of these bytes.
 constexpr int64_t kAligned = 16;
 
 bool is_aligned(int64_t place) { return place % kAligned == 0; }

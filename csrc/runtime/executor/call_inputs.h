@@ -16,7 +16,7 @@ class CallInputs {
  public:
   CallInputs(const Program& program, const std::vector<int64_t>& group_of_replica);
 
-  // Throws `Error` if the inputs cannot be cut for so many windows.
+  // Throws `Error` if the inputs cannot be cut for `num_windows`.
   void check(const std::vector<at::Tensor>& inputs, int64_t num_windows) const;
   void begin_call(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void end_call() { inputs_.clear(); }

@@ -54,7 +54,7 @@ class Executor {
   void begin_stream(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
   // Waits for the next result. Returns nothing after the last one of the call, or when it failed.
   std::vector<at::Tensor> take_result();
-  // Returns all that are complete; the second function waits so long for more, and for one.
+  // Returns all that are complete; the second function waits first, as `ResultStream` says.
   std::vector<std::vector<at::Tensor>> take_results();
   std::vector<std::vector<at::Tensor>> wait_for_results(int64_t linger_microseconds);
   // From now on results are dropped and the engine does not pause. A running call goes on.

@@ -36,7 +36,7 @@ class Preparations {
   const at::Tensor& value(const LoadPrepared& source, int64_t replica);
 
   // By the worker that has changed the replica's copy of a variable in its place: makes the values
-  // again that were made of it before. Nobody reads them meanwhile.
+  // again that were made of it before. No worker reads them meanwhile.
   void renew(VariableId id, int64_t replica);
 
   // Lets go of all values, when no worker is at work.

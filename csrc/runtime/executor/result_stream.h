@@ -19,8 +19,8 @@ namespace poptorch_emu {
 // micro-batches of each replica, of the first outputs of the program. The stream is open between
 // `begin` and `end`.
 //
-// Owns the results that wait to be taken, the number of pieces of each step, and a lock. Whoever
-// waits for room in the stream is woken by the caller of `take` and `end`.
+// Owns the results that wait to be taken, the number of pieces of each step, and a lock. The
+// caller of `take` and `end` wakes workers that wait for room in the stream.
 class ResultStream {
  public:
   // By the thread that prepares a call. Replaces a stream that is open.
@@ -46,9 +46,9 @@ class ResultStream {
   std::vector<at::Tensor> take();
   // Returns all results that are complete.
   std::vector<std::vector<at::Tensor>> take_all();
-  // The same, after it has waited for one, and before that so long or until the end of the call: a
-  // caller who is in no hurry is woken less often than there are results. Returns nothing as `take`
-  // does.
+  // Waits for `linger` or for the end of the call, then for a result, and returns all. A caller
+  // that need not react at once is woken less often than there are results. Returns nothing where
+  // `take` does.
   std::vector<std::vector<at::Tensor>> wait_for_all(std::chrono::microseconds linger);
   void end();
 

@@ -84,8 +84,8 @@ void GradientSum::reduce(int64_t replica) {
   }
   const at::Tensor sum = ring_sum(parts, index);
   of(replica).check(sum);
-  // The members share one copy of the total, which takes the place of the first one's sum: nobody
-  // else reads this part of it.
+  // The members share one copy of the total, which takes the place of the first one's sum: no
+  // other member reads this part of it.
   put_shard(of(group.front()).tensor(), index, count,
             accumulator_.is_remote ? remote_.store(sum) : sum);
   members_[replica].is_reduced = true;

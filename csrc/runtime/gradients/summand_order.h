@@ -39,7 +39,7 @@ class SummandOrder {
   }
 
   bool has_turn(int64_t index) const { return next_ == index; }
-  // Begins a new sum, when nobody adds.
+  // Begins a new sum, when no thread adds.
   void clear();
 
  private:

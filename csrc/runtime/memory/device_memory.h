@@ -49,7 +49,7 @@ class DeviceMemory {
     return num_changes_[id.value][copy_of(id, replica)];
   }
   int64_t num_changes(ScalarId id) const { return num_scalar_changes_[id.value]; }
-  // Counts a change that somebody made in the memory of a variable.
+  // Counts a change that was made in the memory of a variable.
   void note_change(VariableId id, int64_t replica) {
     ++num_changes_[id.value][copy_of(id, replica)];
   }

@@ -185,8 +185,8 @@ class EngineAllocator final : public c10::Allocator {
     return {data, data, &SegmentMemory::give_back, at::Device(at::kCPU)};
   }
 
-  // Code that asks for raw memory, such as oneDNN, gives it back by this function, whoever
-  // allocated it.
+  // Code that asks for raw memory, such as oneDNN, gives it back by this function, also
+  // where PyTorch's allocator made it.
   c10::DeleterFnPtr raw_deleter() const override {
     return [](void* data) {
       if (Block::holds(data)) {

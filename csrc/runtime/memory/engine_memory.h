@@ -81,7 +81,7 @@ class SegmentMemory {
   static void* put_before(void* start, Header header);
   static void give_back(void* data);
 
-  // After so many plans that did not hold, the pool serves all runs of the segment.
+  // After this many plans that did not hold, the pool serves all runs of the segment.
   static constexpr int64_t kMostPlans = 4;
 
   const std::shared_ptr<BlockPool> pool_;

@@ -11,7 +11,7 @@
 
 namespace poptorch_emu {
 
-// What a replica gets of a collective, as a tensor that nobody else has, given the parts of all
+// What a replica gets of a collective, as a tensor of its own, given the parts of all
 // replicas, or the sum alone. Replicas add up in the order of a ring, as they do gradients, so that
 // all get the same bits, in any number of processes. Throws `Error` if the operator expects another
 // number of replicas, or pieces that the parts do not have.

@@ -22,7 +22,7 @@ class Peers {
   struct Message;
   using MessagePtr = std::shared_ptr<Message>;
 
-  // `group_name` is that of `ProcessGroup.group_name`. Nobody is waited for longer than `timeout`.
+  // `group_name` is that of `ProcessGroup.group_name`. No wait is longer than `timeout`.
   Peers(const std::string& group_name, std::chrono::milliseconds timeout);
   ~Peers();
 
@@ -32,7 +32,7 @@ class Peers {
   // Begin to send or receive a contiguous tensor. Messages of one pair and tag arrive in order.
   MessagePtr send(const at::Tensor& tensor, int64_t to, int64_t tag);
   MessagePtr receive(const at::Tensor& tensor, int64_t from, int64_t tag);
-  // Throws `Error` when the other process is gone or silent, or when somebody cancels.
+  // Throws `Error` when the other process is gone or silent, or after `cancel`.
   void wait(const MessagePtr& message);
 
   // Ends all that waits, now and later, with `reason`; the first one counts.

@@ -102,7 +102,7 @@ class Ring {
   int64_t tag_ = 0;
   std::vector<Block> blocks_;  // by the process that owns them
   std::vector<Transfer> sending_;
-  // Those that nobody uses; they stay for the next time.
+  // Free ones, kept for the next packets.
   std::vector<at::Tensor> buffers_;
   double seconds_ = 0;
 };

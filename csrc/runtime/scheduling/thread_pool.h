@@ -18,7 +18,7 @@ class ThreadPool {
   ~ThreadPool();
 
   // Has all workers work, or worker 0 until it calls the others, and returns when the last is done.
-  // Throws `Error` where a thread cannot be started; nobody works then.
+  // Throws `Error` where a thread cannot be started; no worker works then.
   void run(bool is_alone);
   // By worker 0, whenever it wants the others in this run.
   void call_others();
