@@ -130,62 +130,49 @@ void Writer::one(const c10::IValue& value) {
   }
 }
 
-void Reader::one(c10::IValue& value) {
+c10::IValue Reader::argument() {
   const auto content = [this]<typename T>(T empty) {
     (*this)(empty);
     return empty;
   };
   switch (static_cast<Tag>(below(static_cast<int64_t>(Tag::kOptionalNumbers) + 1))) {
     case Tag::kNone:
-      value = c10::IValue();
-      return;
+      return {};
     case Tag::kTensor:
-      value = content(at::Tensor());
-      return;
+      return content(at::Tensor());
     case Tag::kBool:
-      value = content(false);
-      return;
+      return content(false);
     case Tag::kInt:
-      value = content(int64_t{0});
-      return;
+      return content(int64_t{0});
     case Tag::kDouble:
-      value = content(0.0);
-      return;
+      return content(0.0);
     case Tag::kString:
-      value = content(std::string());
-      return;
+      return content(std::string());
     case Tag::kDevice:
-      value = c10::Device(content(std::string()));
-      return;
+      return c10::Device(content(std::string()));
     case Tag::kBools: {
       c10::List<bool> list;
       for (int64_t item : content(std::vector<int64_t>())) list.push_back(item != 0);
-      value = list;
-      return;
+      return list;
     }
     case Tag::kInts:
-      value = content(std::vector<int64_t>());
-      return;
+      return content(std::vector<int64_t>());
     case Tag::kDoubles:
-      value = content(std::vector<double>());
-      return;
+      return content(std::vector<double>());
     case Tag::kTensors:
-      value = content(std::vector<at::Tensor>());
-      return;
+      return content(std::vector<at::Tensor>());
     case Tag::kOptionalTensors: {
       const std::vector<int64_t> is_there = content(std::vector<int64_t>());
-      value = spread<at::Tensor>(is_there, content(std::vector<at::Tensor>()));
-      return;
+      return spread<at::Tensor>(is_there, content(std::vector<at::Tensor>()));
     }
     case Tag::kStrings:
-      value = content(std::vector<std::string>());
-      return;
+      return content(std::vector<std::string>());
     case Tag::kOptionalNumbers: {
       const std::vector<int64_t> is_there = content(std::vector<int64_t>());
-      value = spread<at::Scalar>(is_there, content(std::vector<double>()));
-      return;
+      return spread<at::Scalar>(is_there, content(std::vector<double>()));
     }
   }
+  return {};
 }
 
 // FNV-1a, of eight bytes at a time.

@@ -151,7 +151,7 @@ class Reader {
     text.assign(raw(size), size);
   }
   void one(at::Tensor& tensor);
-  void one(c10::IValue& value);
+  void one(c10::IValue& value) { value = argument(); }
   template <typename T>
   void one(std::vector<T>& values) {
     values.clear();
@@ -174,6 +174,7 @@ class Reader {
   void one(T& structure) {
     fields(*this, structure);
   }
+  c10::IValue argument();
   // Makes a structure that cannot be empty.
   template <typename T>
   T make();

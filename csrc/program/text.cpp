@@ -141,18 +141,13 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
   }
   if (segment.is_seen_outside) out << ", seen outside";
   out << "\n";
-  for (AccumulatorId id : segment.exchanges) {
-    out << "  exchange " << program.accumulators[id.value].name << "\n";
-  }
-  for (AccumulatorId id : segment.scatters) {
-    out << "  exchange parts of " << program.accumulators[id.value].name << "\n";
-  }
-  for (AccumulatorId id : segment.gathered_sums) {
-    out << "  gather accumulator " << program.accumulators[id.value].name << "\n";
-  }
-  for (VariableId id : segment.gathers) {
-    out << "  gather " << program.variables[id.value].name << "\n";
-  }
+  const auto write_names = [&](const char* what, const auto& ids, const auto& table) {
+    for (auto id : ids) out << "  " << what << " " << table[id.value].name << "\n";
+  };
+  write_names("exchange", segment.exchanges, program.accumulators);
+  write_names("exchange parts of", segment.scatters, program.accumulators);
+  write_names("gather accumulator", segment.gathered_sums, program.accumulators);
+  write_names("gather", segment.gathers, program.variables);
   if (segment.relays()) {
     out << "  carries out collective " << segment.relayed.index << " of "
         << program.at(segment.relayed.segment).name << "\n";

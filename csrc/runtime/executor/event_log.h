@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace poptorch_emu {
@@ -25,13 +26,23 @@ class EventLog {
   // By the thread that runs a call, between calls.
   void set_on(bool is_on) { is_on_ = is_on; }
   // Returns the events, and forgets them.
-  std::vector<Event> take();
+  std::vector<Event> take() {
+    const std::lock_guard lock(mutex_);
+    std::vector<Event> events = std::exchange(events_, {});
+    events_.reserve(events.size());  // The next call is likely to be as long.
+    return events;
+  }
 
   // By any worker.
   bool is_on() const { return is_on_; }
-  void add(const Event& event);
+  void add(const Event& event) {
+    const std::lock_guard lock(mutex_);
+    if (events_.size() < kMostEvents) events_.push_back(event);
+  }
 
  private:
+  static constexpr size_t kMostEvents = 100'000;  // some 20 MB as a trace for a viewer
+
   bool is_on_ = false;
   std::mutex mutex_;
   std::vector<Event> events_;

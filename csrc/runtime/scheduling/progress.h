@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -73,7 +74,15 @@ class Progress {
   }
 
  private:
-  void sleep(Lock& lock, bool wakes_regularly);
+  void sleep(Lock& lock, bool wakes_regularly) {
+    ++num_sleeping_;
+    if (wakes_regularly) {
+      changed_.wait_for(lock, std::chrono::milliseconds(100));
+    } else {
+      changed_.wait(lock);
+    }
+    --num_sleeping_;
+  }
 
   // Looks for a while whether something holds; returns whether it does.
   template <class Holds>
