@@ -185,16 +185,13 @@ class NetworkChecker {
   }
 
   static bool adds_to(const Segment& segment, AccumulatorId id) {
-    return std::any_of(segment.stores.begin(), segment.stores.end(), [id](const Store& store) {
-      const auto* target = std::get_if<Accumulate>(&store.target);
-      return target != nullptr && target->accumulator == id;
-    });
+    return has_store<Accumulate>(
+        segment, [id](const Accumulate& target) { return target.accumulator == id; });
   }
 
   static bool assigns_part(const Segment& segment, VariableId variable) {
-    return std::any_of(segment.stores.begin(), segment.stores.end(), [variable](const Store& it) {
-      const auto* target = std::get_if<StoreVariable>(&it.target);
-      return target != nullptr && target->is_shard && target->variable == variable;
+    return has_store<StoreVariable>(segment, [variable](const StoreVariable& target) {
+      return target.is_shard && target.variable == variable;
     });
   }
 

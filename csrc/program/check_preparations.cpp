@@ -13,11 +13,8 @@ namespace poptorch_emu {
 namespace {
 
 bool stores(const Segment& segment, VariableId id) {
-  return std::any_of(segment.stores.begin(), segment.stores.end(), [id](const Store& store) {
-    const auto* whole = std::get_if<StoreVariable>(&store.target);
-    const auto* rows = std::get_if<StoreVariableRows>(&store.target);
-    return (whole != nullptr && whole->variable == id) || (rows != nullptr && rows->variable == id);
-  });
+  const auto is_it = [id](const auto& target) { return target.variable == id; };
+  return has_store<StoreVariable>(segment, is_it) || has_store<StoreVariableRows>(segment, is_it);
 }
 
 // Checks one preparation. Afterwards `registers` knows which registers hold something at its end.

@@ -1,6 +1,5 @@
 #include "program/program.h"
 
-#include <algorithm>
 #include <set>
 
 namespace poptorch_emu {
@@ -69,9 +68,8 @@ void Program::find_last_uses() {
 }
 
 bool Program::is_collective(const Segment& segment) const {
-  return std::any_of(segment.stores.begin(), segment.stores.end(), [this](const Store& store) {
-    const auto* target = std::get_if<Accumulate>(&store.target);
-    return target != nullptr && accumulators.at(target->accumulator.value).is_sharded;
+  return has_store<Accumulate>(segment, [this](const Accumulate& target) {
+    return accumulators.at(target.accumulator.value).is_sharded;
   });
 }
 

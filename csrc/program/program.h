@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <string>
 #include <variant>
 #include <vector>
@@ -229,6 +230,15 @@ struct Segment {
   // The instructions that are collectives, in order.
   std::vector<const Instruction*> collectives() const;
 };
+
+// Whether some store of a segment has a target of a kind, such as `StoreVariable`, that `is` this.
+template <typename Kind, typename Is>
+bool has_store(const Segment& segment, const Is& is) {
+  return std::any_of(segment.stores.begin(), segment.stores.end(), [&is](const Store& store) {
+    const auto* target = std::get_if<Kind>(&store.target);
+    return target != nullptr && is(*target);
+  });
+}
 
 // A bounded FIFO that carries tensors from one segment to another of the same replica: a stash when
 // both are on one IPU, a channel otherwise. Between window segments, what a single runner sends

@@ -133,13 +133,10 @@ class SegmentChecker {
   }
 
   bool takes_rows(AccumulatorId id) const {
-    for (const Segment& segment : program_.segments) {
-      for (const Store& store : segment.stores) {
-        const auto* rows = std::get_if<AccumulateRows>(&store.target);
-        if (rows != nullptr && rows->accumulator == id) return true;
-      }
-    }
-    return false;
+    const auto is_it = [id](const AccumulateRows& rows) { return rows.accumulator == id; };
+    return std::any_of(
+        program_.segments.begin(), program_.segments.end(),
+        [&](const Segment& segment) { return has_store<AccumulateRows>(segment, is_it); });
   }
 
   void check_piece(const LoadRng& load, const std::string& where) const {

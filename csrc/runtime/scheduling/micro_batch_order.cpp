@@ -67,12 +67,6 @@ std::vector<SegmentId> in_order_of_links(const Program& program) {
   return order;
 }
 
-bool writes_variable(const Segment& segment) {
-  return std::any_of(segment.stores.begin(), segment.stores.end(), [](const Store& store) {
-    return std::holds_alternative<StoreVariable>(store.target);
-  });
-}
-
 // Pieces of outputs have places of their own, and some sums see to the order themselves.
 bool stores_in_any_order(const Program& program, const Segment& segment) {
   return std::all_of(segment.stores.begin(), segment.stores.end(), [&](const Store& store) {
@@ -88,7 +82,8 @@ bool stores_in_any_order(const Program& program, const Segment& segment) {
 }
 
 Turns turns_of(const Program& program, const Segment& segment) {
-  if (writes_variable(segment)) return Turns::kOneByOne;
+  const auto is_any = [](const StoreVariable&) { return true; };
+  if (has_store<StoreVariable>(segment, is_any)) return Turns::kOneByOne;
   return stores_in_any_order(program, segment) ? Turns::kAnyOrder : Turns::kInTurn;
 }
 
