@@ -30,6 +30,9 @@ class PreparationChecker {
     if (!segment_.stores.empty() || !segment_.incoming.empty() || !segment_.outgoing.empty()) {
       throw Error(where_ + " has stores or links, but only its registers are read");
     }
+    if (segment_.has_host_calls()) {
+      throw Error(where_ + " calls a function of the host, which only segments of a call may do");
+    }
     int64_t num_variables = 0;
     for (const Load& load : segment_.loads) {
       registers.write(load.target, "a load");

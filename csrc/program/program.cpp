@@ -50,9 +50,6 @@ std::vector<const Instruction*> Segment::collectives() const {
   return found;
 }
 
-Segment& Program::at(SegmentId id) { return segments.at(id.value); }
-const Segment& Program::at(SegmentId id) const { return segments.at(id.value); }
-
 void Program::find_last_uses() {
   for (Segment& segment : segments) {
     std::set<int64_t> read_later;

@@ -335,8 +335,8 @@ struct Program {
   // How often a segment of micro-batches runs in a window.
   int64_t runs_per_window() const { return micro_batches_per_window / joined; }
 
-  Segment& at(SegmentId id);
-  const Segment& at(SegmentId id) const;
+  Segment& at(SegmentId id) { return segments.at(id.value); }
+  const Segment& at(SegmentId id) const { return segments.at(id.value); }
 
   // Notes in each store whether it is the last to read its register. Call when all is built.
   void find_last_uses();

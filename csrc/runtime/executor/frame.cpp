@@ -97,11 +97,7 @@ const at::Tensor& Frame::own(RegisterId id, const at::Tensor& shared) {
   return entry.own;
 }
 
-void Frame::forget(RegisterId id) {
-  if (!is_first_lane_) own_[id.value] = {};
-}
-
-void Frame::keep_only(RegisterId id, const at::Tensor& shared) {
+void Frame::forget(RegisterId id, const at::Tensor& shared) {
   if (!is_first_lane_ && !own_[id.value].shared.is_same(shared)) own_[id.value] = {};
 }
 

@@ -46,9 +46,8 @@ class Frame {
   // Returns this frame's own tensor in the memory of one that other frames may read at the same
   // time. It is kept for the next run, for the register that it fills or of which it fills a part.
   const at::Tensor& own(RegisterId id, const at::Tensor& shared);
-  // Lets go of the own tensor of a register, or lets go of it unless it was made of `shared`.
-  void forget(RegisterId id);
-  void keep_only(RegisterId id, const at::Tensor& shared);
+  // Lets go of the own tensor of a register, unless it was made of `shared`.
+  void forget(RegisterId id, const at::Tensor& shared = {});
 
   // Runs the instructions up to the next collective; true if none is left. Throws `Error` with the
   // origin and the arguments of an instruction whose kernel fails, or raises a floating-point

@@ -58,7 +58,7 @@ Interpreter::Interpreter(const Program& program, const ExecutorOptions& options,
       is_window_output_(window_outputs(program)),
       exchange_number_(exchange_numbers(program)),
       has_collectives_(with_collectives(program)),
-      loader_(program, options, state, callbacks_.call_host, times_),
+      loader_(program, options, state, times_),
       frames_(program.segments.size()) {
   for (auto& of_replica : frames_) {
     of_replica.resize(options.num_replicas);
@@ -112,7 +112,7 @@ void Interpreter::for_each_frame(size_t segment, const Use& use) {
   }
 }
 
-void Interpreter::check(const std::vector<at::Tensor>& inputs, int64_t num_windows) const {
+void Interpreter::check(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
   loader_.inputs().check(inputs, num_windows);
 }
 
@@ -166,7 +166,7 @@ void Interpreter::forget_replaced() {
       if (source == nullptr) continue;
       for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
         for (auto& frame : frames_[id][replica]) {
-          if (frame) frame->keep_only(item.target, state_.memory.stored(source->variable, replica));
+          if (frame) frame->forget(item.target, state_.memory.stored(source->variable, replica));
         }
       }
     }

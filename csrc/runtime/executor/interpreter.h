@@ -51,7 +51,7 @@ class Interpreter {
   // The following are called by the thread that runs the call, when no worker is at work.
 
   // Throws `Error` if the inputs cannot be cut for `num_windows`.
-  void check(const std::vector<at::Tensor>& inputs, int64_t num_windows) const;
+  void check(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   // Runs the preparations of lifetime `kCall` whose values are not current. Throws `Error`.
   void prepare();
   void begin_call(const std::vector<at::Tensor>& inputs, int64_t num_windows);

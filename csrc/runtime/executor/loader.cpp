@@ -24,13 +24,13 @@ std::vector<SegmentId> first_readers(const Program& program) {
 }  // namespace
 
 Loader::Loader(const Program& program, const ExecutorOptions& options, DeviceState& state,
-               const HostCaller& call_host, TransferTimes& times)
+               TransferTimes& times)
     : program_(program),
       num_replicas_(options.num_replicas),
       state_(state),
       times_(times),
       inputs_(program, options.input_group_of_replica),
-      preparations_(program, state.memory, call_host),
+      preparations_(program, state.memory),
       random_state_(program, options.first_replica),
       first_reader_(first_readers(program)) {}
 

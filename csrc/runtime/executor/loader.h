@@ -23,12 +23,11 @@ namespace poptorch_emu {
 class Loader {
  public:
   Loader(const Program& program, const ExecutorOptions& options, DeviceState& state,
-         const HostCaller& call_host, TransferTimes& times);
+         TransferTimes& times);
 
   void load(const Task& task, Frame& frame);
 
   CallInputs& inputs() { return inputs_; }
-  const CallInputs& inputs() const { return inputs_; }
   Preparations& preparations() { return preparations_; }
   RandomState& random_state() { return random_state_; }
 

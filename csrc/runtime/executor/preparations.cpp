@@ -6,23 +6,21 @@
 
 namespace poptorch_emu {
 
-Preparations::Preparations(const Program& program, const DeviceMemory& memory,
-                           const HostCaller& call_host)
+Preparations::Preparations(const Program& program, const DeviceMemory& memory)
     : program_(program), memory_(memory), of_variable_(program.variables.size()) {
   for (const Segment& segment : program.segments) {
     if (segment.kind != SegmentKind::kPreparation) {
       preparations_.push_back(nullptr);
       continue;
     }
-    preparations_.push_back(make(segment, call_host));
+    preparations_.push_back(make(segment));
     if (segment.lifetime != Lifetime::kWindow) continue;
     const Preparation& preparation = *preparations_.back();
     of_variable_[preparation.variables.front().value].push_back(&preparation);
   }
 }
 
-std::unique_ptr<Preparations::Preparation> Preparations::make(const Segment& segment,
-                                                              const HostCaller& call_host) const {
+std::unique_ptr<Preparations::Preparation> Preparations::make(const Segment& segment) const {
   auto made = std::make_unique<Preparation>(Preparation{segment, {}, {}, {}});
   for (const Load& load : segment.loads) {
     if (const auto* variable = std::get_if<LoadVariable>(&load.source)) {
@@ -35,7 +33,7 @@ std::unique_ptr<Preparations::Preparation> Preparations::make(const Segment& seg
   const int64_t num_copies = is_of_one ? memory_.num_copies(made->variables.front()) : 1;
   for (int64_t i = 0; i < num_copies; ++i) {
     made->copies.push_back(std::make_unique<Copy>(
-        Frame(program_, segment, /*lane=*/0, call_host, /*sums=*/{}, Replicas{})));
+        Frame(program_, segment, /*lane=*/0, /*call_host=*/{}, /*sums=*/{}, Replicas{})));
   }
   return made;
 }

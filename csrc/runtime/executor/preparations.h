@@ -26,7 +26,7 @@ namespace poptorch_emu {
 // changes while micro-batches read the values.
 class Preparations {
  public:
-  Preparations(const Program& program, const DeviceMemory& memory, const HostCaller& call_host);
+  Preparations(const Program& program, const DeviceMemory& memory);
 
   // Before a call, when no worker is at work. Returns whether values have been replaced. Throws
   // `Error` when an operator fails.
@@ -56,7 +56,7 @@ class Preparations {
   };
   static constexpr int64_t kNever = -1;
 
-  std::unique_ptr<Preparation> make(const Segment& segment, const HostCaller& call_host) const;
+  std::unique_ptr<Preparation> make(const Segment& segment) const;
   Copy& copy_of(const Preparation& preparation, int64_t replica) const;
   // The number of changes so far of all that a preparation loads.
   int64_t changes_of(const Preparation& preparation, int64_t replica) const;

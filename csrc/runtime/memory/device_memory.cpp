@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/safe_numerics.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,12 +15,23 @@
 #include <utility>
 
 #include "common/errors.h"
-#include "common/huge_pages.h"
 #include "numerics/row_copies.h"
 #include "runtime/memory/block_pool.h"
 
 namespace poptorch_emu {
 namespace {
+
+// Asks for larger pages below memory that is not written yet, where it has room for some: scattered
+// reads wait less for the addresses of pages. The system may say no.
+void prefer_huge_pages(void* begin, int64_t num_bytes) {
+  constexpr uintptr_t kPageBytes = 4096;
+  constexpr int64_t kFewestBytes = int64_t{1} << 22;
+  if (num_bytes < kFewestBytes) return;
+  const auto place = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t first = (place + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uintptr_t end = (place + static_cast<uintptr_t>(num_bytes)) / kPageBytes * kPageBytes;
+  madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+}
 
 int64_t count_copies(const Variable& variable, int64_t num_replicas) {
   if (variable.is_per_replica || variable.is_sharded) return num_replicas;

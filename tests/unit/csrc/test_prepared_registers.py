@@ -172,6 +172,15 @@ def stores(program, preparation):
     program.store_output(preparation, 3, ALL, 1)
 
 
+def calls_the_host(program, preparation):
+    arguments = ["f", [Reg(3)], ["float32[2]"]]
+    debug = _C.Debug("call")
+    program.add_instruction(
+        preparation, "poptorch_emu::host_call", "", arguments, {}, [4], [], debug
+    )
+    program.set_seen_outside(preparation)
+
+
 def is_scheduled(program, preparation):
     program.set_schedule([[(preparation, 0), (1, 0)], [(2, 0)]], 1)
 
@@ -221,6 +230,7 @@ FAULTS = [
     (loads_random_numbers, "'prepare' loads something else than whole variables"),
     (loads_what_is_prepared, "'prepare' loads something else than whole variables"),
     (stores, "'prepare' has stores or links"),
+    (calls_the_host, "'prepare' calls a function of the host"),
     (is_scheduled, "'prepare' is scheduled 1 times in a window instead of 0"),
     (reads_a_stored_variable, "reads 'w', which segment 'first' stores during a call"),
     (reads_a_remote_variable, f"reads 'w', {WHOLE}"),
