@@ -96,7 +96,7 @@ def test_random_numbers_when_joined_then_are_those_of_each_micro_batch(joined) -
 def test_events_and_transfers_when_joined_then_are_told_by_micro_batch(workers) -> None:
     program, _ = doubling()
     engine = executor(program, workers=workers)
-    engine.set_tracing(True, 1000)
+    engine.set_tracing(True)
     engine.run([torch.ones(WINDOWS * PER_WINDOW)], WINDOWS)
     events = [event for event in take_events(engine) if event.segment == 0]
     assert sorted((event.window, event.micro_batch) for event in events) == [
