@@ -103,6 +103,24 @@ def test_groups_then_are_normalised_as_defined(axis: int, is_strided: bool) -> N
         layers.GroupNorm(2, 2)
 
 
+@pytest.mark.parametrize("axis", [1, 2, -1, [1, 2], [2, 1], [1, 3], [-1, 1], (1, 2, 3)])
+def test_features_of_any_axes_then_are_normalised_as_defined(axis) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 6, 5, 4)).astype("float32")
+    layer = layers.LayerNormalization(axis, epsilon=0.1)
+    layer.build(x.shape)
+    generator = np.random.default_rng(1)
+    layer.set_weights([generator.normal(size=each.shape) for each in layer.weights])
+    axes = sorted(axis) if isinstance(axis, (list, tuple)) else [axis]  # As Keras stores gamma.
+    gamma, beta = (
+        np.moveaxis(each.numpy()[(None,) * (4 - len(axes))], range(4 - len(axes), 4), axes)
+        for each in (layer.gamma, layer.beta)
+    )
+    axes = tuple(axes)
+    x_centred = x - x.mean(axes, keepdims=True)
+    wanted = x_centred / np.sqrt(x.var(axes, keepdims=True) + 0.1) * gamma + beta
+    np.testing.assert_allclose(computed(layer, x), wanted, atol=1e-5)
+
+
 def test_layers_by_other_arguments_then_are_those_of_keras() -> None:
     rows = np.array([[1, 5], [3, 3]], np.int32)
     table = layers.Embedding(6, 4, serialization_factor=2)

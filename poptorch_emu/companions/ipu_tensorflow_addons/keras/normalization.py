@@ -128,5 +128,20 @@ class LayerNormalization(keras.layers.LayerNormalization):  # type: ignore[misc]
         """Takes the axes of the features."""
         super().__init__(axis=axis, epsilon=epsilon, **settings)
 
+    def call(self, inputs: Any) -> Any:
+        """Returns the inputs, normalised.
+
+        The axes of the features are the last ones meanwhile: of neighbouring axes elsewhere Keras
+        3.15 with PyTorch takes other ones.
+        """
+        num_axes = len(inputs.shape)
+        axes = [axis % num_axes for axis in self.axis]
+        last = list(range(num_axes - len(axes), num_axes))
+        if axes == last:
+            return super().call(inputs)
+        x = ops.moveaxis(inputs, axes, last)
+        x = ops.layer_normalization(x, self.gamma, self.beta, last, self.epsilon)
+        return ops.cast(ops.moveaxis(x, last, axes), self.compute_dtype)
+
 
 GroupNorm, InstanceNorm, LayerNorm = GroupNormalization, InstanceNormalization, LayerNormalization
