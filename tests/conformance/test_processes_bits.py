@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,21 @@ from support.processes import finish, results_of, start
 
 feature = pytest.mark.feature("popdist.poptorch.Options", fidelity="exact")
 SCRIPT = process_training.__file__
-# By the number of all replicas. Most are trained with as many as two and four processes share.
+# The sums and shares of each way to add gradients up; that there are more processes or replicas
+# concerns no more than these. The rest is trained by two processes with two replicas each.
 FEW = (
     *("sgd2", "clipped2", "lamb2", "dropout", "loss scale", "exchanging2"),
     *("sharded2", "sharded lamb2"),
 )
-CASES = {2: FEW, 4: tuple(process_training.CASES), 8: FEW, 16: FEW}
+LATE = ("exchanging lingering2", "sharded lingering2", "sharded exchanging2")
+ALL = tuple(process_training.CASES)
 
 
 def train(
-    folder: Path, num_processes: int, num_local: tuple[int, ...], workers: int = 2
+    folder: Path, num_processes: int, cases: Mapping[int, Sequence[str]], workers: int = 2
 ) -> list[Any]:
-    """Returns what each process has after training all cases with these numbers of replicas."""
-    arguments = [f"{case}@{local}" for local in num_local for case in CASES[num_processes * local]]
+    """Returns what each process has after training cases, by its number of replicas."""
+    arguments = [f"{case}@{local}" for local, names in cases.items() for case in names]
     more = {"POPTORCH_EMU_WORKERS": str(workers), "POPTORCH_EMU_SYSTEM": "mk2-pod64"}
     ended = finish(start(SCRIPT, [str(folder), *arguments], num_processes, 1, more), seconds=900)
     assert all(each.status == 0 for each in ended), "\n".join(each.text for each in ended)
@@ -34,22 +37,31 @@ def train(
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process with all replicas gets."""
-    return train(tmp_path_factory.mktemp("alone"), 1, tuple(CASES))[0]
+    cases: dict[int, Sequence[str]] = {}
+    for num_processes, _, of_group in GROUPS.values():
+        for local, names in of_group.items():
+            known = cases.get(num_processes * local, ())
+            cases[num_processes * local] = names if len(names) > len(known) else known
+    return train(tmp_path_factory.mktemp("alone"), 1, cases)[0]
 
 
-# Processes, workers of each, and how many replicas each has, one number after the other.
-GROUPS = {"2": (2, 1, (1, 4)), "2-workers": (2, 4, (2,)), "4": (4, 2, (1, 4))}
+# Processes, workers of each, and what they train by how many replicas each has.
+GROUPS: dict[str, tuple[int, int, Mapping[int, Sequence[str]]]] = {
+    "2": (2, 1, {1: FEW, 4: FEW}),
+    "2-workers": (2, 4, {2: ALL}),
+    "4": (4, 2, {1: FEW + LATE, 4: FEW[-3:]}),
+}
 
 
 @pytest.fixture(scope="module", params=GROUPS.values(), ids=list(GROUPS))
 def together(request: Any, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
     """What several processes get: for each training its case, and the results of each process."""
-    num_processes, workers, num_local = request.param
-    results = train(tmp_path_factory.mktemp("together"), num_processes, num_local, workers)
+    num_processes, workers, cases = request.param
+    results = train(tmp_path_factory.mktemp("together"), num_processes, cases, workers)
     return [
         (f"{case}@{num_processes * local}", [result[f"{case}@{local}"] for result in results])
-        for local in num_local
-        for case in CASES[num_processes * local]
+        for local, names in cases.items()
+        for case in names
     ]
 
 

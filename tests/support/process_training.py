@@ -22,7 +22,7 @@ from poptorch_emu.companions import popdist
 from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
 from poptorch_emu.companions.poptorch_experimental_addons import collectives
 
-NUM_STEPS, ROWS, ACCUMULATION = 3, 2, 3
+NUM_STEPS, ROWS, ACCUMULATION = 2, 2, 3
 
 # Called in each operation that lingers, by whichever thread of the engine runs it.
 on_linger: list[Callable[[], None]] = []
