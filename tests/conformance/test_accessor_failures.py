@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import forked_programs
 from support.accessor_data import (
     FORK,
     DyingAt,
@@ -20,10 +19,9 @@ from support.accessor_data import (
     Make,
     Numbers,
     children,
+    shared_memory_of,
     values,
-    wait_until,
 )
-from support.forked_programs import ForkedProgram
 
 import poptorch_emu as poptorch
 from poptorch_emu.data.data_accessor import AsynchronousDataAccessor
@@ -196,17 +194,6 @@ def mapped_rings() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:poptorch_emu_ring")
 
 
-def shared_memory_of(process: int | str = "self") -> set[str]:
-    """Returns the files of /dev/shm that a process has mapped."""
-    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-    return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
-
-
-def named_memory_of(processes: list[int]) -> list[str]:
-    """Returns the files of /dev/shm that PyTorch made in one of these processes."""
-    return [name for pid in processes for name in os.listdir("/dev/shm") if f"torch_{pid}_" in name]
-
-
 def use_and_terminate(accessor: AsynchronousDataAccessor) -> None:
     values(accessor)
     accessor.terminate()
@@ -280,91 +267,3 @@ def test_worker_when_ring_is_full_then_burns_no_core(make: Make) -> None:
     start = worker_cpu_ticks()
     time.sleep(0.3)
     assert worker_cpu_ticks() - start <= 2
-
-
-SCRIPT = """
-import signal, sys, time, warnings
-import torch
-import poptorch_emu as poptorch
-
-class Slow(torch.utils.data.Dataset):
-    def __len__(self):
-        return 100000
-    def __getitem__(self, index):
-        time.sleep(0.01)
-        return torch.tensor([index])
-
-if __name__ == "__main__":
-    warnings.simplefilter("error")
-    # A shell lets programs that it starts in the background ignore it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    loader = poptorch.DataLoader(
-        poptorch.Options(), Slow(), num_workers=2, mode=poptorch.DataLoaderMode.Async,
-        async_options={"sharing_strategy": poptorch.SharingStrategy[sys.argv[1]]})
-    for index, element in enumerate(loader):
-        if index == 5:
-            print("ready", flush=True)
-            if sys.argv[2] == "return":
-                break
-            if sys.argv[2] == "raise":
-                raise RuntimeError("user's mistake")
-"""
-
-ENDS = {
-    "return": (0, None),
-    "raise": (1, None),
-    "SIGINT to the group": (None, lambda process: os.killpg(process.pid, signal.SIGINT)),
-    "SIGINT to the parent": (None, lambda process: process.send_signal(signal.SIGINT)),
-    "SIGTERM": (-signal.SIGTERM, lambda process: process.send_signal(signal.SIGTERM)),
-    "SIGKILL": (-signal.SIGKILL, lambda process: process.kill()),
-}
-CASES = [("Fork", end) for end in ENDS]
-CASES += [("ForkServer", "SIGINT to the group"), ("ForkServer", "SIGKILL")]
-
-
-def processes_of(session: int, token: str) -> list[int]:
-    """Returns the living processes of a session, and those whose environment has `token`."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            has_token = token.encode() in (folder / "environ").read_bytes()
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if (has_token or int(fields[3]) == session) and fields[0] != "Z":
-            found.append(int(folder.name))
-    return found
-
-
-@pytest.mark.parametrize(("strategy", "end"), CASES, ids=[" ".join(case) for case in CASES])
-def test_process_when_it_ends_then_no_other_lives_on(
-    strategy: str, end: str, tmp_path: Path
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    token = f"ACCESSOR_TEST={tmp_path}"
-    shared: set[str] = set()
-    others: list[int] = []
-    expected_code, act = ENDS[end]
-    process = ForkedProgram(
-        [str(script), strategy, end], {"ACCESSOR_TEST": str(tmp_path)}, leads_session=True
-    )
-    try:
-        assert wait_until(lambda: process.output() == "ready\n", 60)
-        if act is not None:
-            others = processes_of(process.pid, token)
-            assert len(others) >= 2
-            shared.update(*map(shared_memory_of, others))
-            act(process)
-        process.wait(timeout=15)
-        assert wait_until(lambda: not processes_of(process.pid, token)), process.errors()
-        errors = process.errors()
-    finally:
-        forked_programs.end([process])
-
-    assert wait_until(lambda: not shared & set(os.listdir("/dev/shm")))
-    assert wait_until(lambda: not named_memory_of(others))
-    assert process.returncode == expected_code or expected_code is None
-    assert "leaked" not in errors
-    if end == "return":
-        assert errors == ""

@@ -101,8 +101,16 @@ def children() -> set[int]:
     return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
 
-def wait_until(is_true: Callable[[], bool], limit_seconds: float = 10.0) -> bool:
+def shared_memory_of(process: int | str = "self") -> set[str]:
+    """Returns the files of /dev/shm that a process has mapped."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
+
+
+def wait_until(
+    is_true: Callable[[], bool], limit_seconds: float = 10.0, pause_seconds: float = 0.01
+) -> bool:
     end = time.monotonic() + limit_seconds
     while not is_true() and time.monotonic() < end:
-        time.sleep(0.01)
+        time.sleep(pause_seconds)
     return is_true()
