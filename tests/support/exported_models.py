@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
 import socket
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from support.exported_networks import Biased, Cnn, Decoder, Mlp, Tied, Transformer, UNet
+from support.forked_programs import ForkedProgram, end
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,7 +23,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
 NUM_MICRO_BATCHES = 8
-NUM_UPDATES = 3
+NUM_UPDATES = 2
 # Tables that PyTorch has no class for.
 OWN_SCHEDULES = {
     "late weights": emulator.schedules.from_table(
@@ -291,7 +293,7 @@ def run_in_processes(
 ) -> list[Any]:
     """Returns what `work(*arguments)` returns in each of several processes.
 
-    They come from one server that has loaded PyTorch already, and have the variables of torchrun.
+    They have the variables of torchrun.
 
     Args:
         num_processes: how many.
@@ -300,21 +302,20 @@ def run_in_processes(
         folder: for what it returns.
         is_group: whether they are a group with Gloo already.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["poptorch_emu", "poptorch_emu.export.pipeline_runner"])
-    port = free_port()
     folder = Path(tempfile.mkdtemp(dir=folder))
-    processes = [
-        context.Process(
-            target=_in_process, args=(rank, num_processes, port, is_group, work, arguments, folder)
-        )
+    (folder / "work").write_bytes(pickle.dumps((sys.path, pickle.dumps((work, arguments)))))
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    common["WORLD_SIZE"] = str(num_processes)
+    words = ["-c", _PROGRAM, str(folder), str(is_group)]
+    programs = [
+        ForkedProgram(words, {**common, "RANK": str(rank)}, merges_errors=True)
         for rank in range(num_processes)
     ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * num_processes
+    try:
+        ended = [(program.communicate()[0], program.wait()) for program in programs]
+    finally:
+        end(programs)
+    assert all(status == 0 for _, status in ended), "\n".join(text for text, _ in ended)
     return [torch.load(folder / f"result_{rank}.pt") for rank in range(num_processes)]
 
 
@@ -325,22 +326,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _in_process(
-    rank: int,
-    num_processes: int,
-    port: int,
-    is_group: bool,
-    work: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    folder: Path,
+# The path comes first: what is to be done is found by it.
+_PROGRAM = """
+import pathlib, pickle, sys
+folder, is_group = pathlib.Path(sys.argv[1]), sys.argv[2] == "True"
+with (folder / "work").open("rb") as file:
+    sys.path[:], pickled = pickle.load(file)
+from support.exported_models import do_in_process
+do_in_process(folder, is_group, *pickle.loads(pickled))
+"""
+
+
+def do_in_process(
+    folder: Path, is_group: bool, work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
+    """Saves what `work(*arguments)` returns as this process's result."""
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_processes))
+    file = folder / f"result_{os.environ['RANK']}.pt"
     if is_group:
         dist.init_process_group("gloo")
     try:
-        torch.save(work(*arguments), folder / f"result_{rank}.pt")
+        torch.save(work(*arguments), file)
         if is_group:
             dist.barrier()
     finally:
