@@ -68,12 +68,11 @@ def exchange(folder: str, num_local_text: str) -> None:
     num_processes, index = popdist.getNumInstances(), popdist.getInstanceIndex()
     dist.init_process_group("gloo", rank=index, world_size=num_processes)
     ring = _C.Ring(dist.group.WORLD.group_name, 3, 60.0)
+    own = slice(index * num_local, (index + 1) * num_local)
+    all_mine = [of_tensor[own] for of_tensor in values(num_processes * num_local)]
     sums = []
     for number in range(4):  # The buffers of the first time serve again.
-        mine = [
-            [tensor.clone() for tensor in of_tensor[index * num_local : (index + 1) * num_local]]
-            for of_tensor in values(num_processes * num_local)
-        ]
+        mine = [[tensor.clone() for tensor in of_tensor] for of_tensor in all_mine]
         first = [summands[0] for summands in mine]
         if number % 2 == 0:
             ring.all_reduce(number, mine)
