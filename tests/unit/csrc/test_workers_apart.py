@@ -10,10 +10,14 @@ N = 8
 
 
 class Gate:
-    """Holds the first micro-batch, which is all 0, until another one is in its second stage."""
+    """Holds the first micro-batch, which is all 0, until another one is in its second stage.
 
-    def __init__(self, awaited):
+    It is given up after a while: soon where the other must wait for the first one.
+    """
+
+    def __init__(self, awaited, opens=True):
         self.awaited = awaited
+        self.limit_seconds = 30 if opens else 0.5
         self.is_open = threading.Event()
         self.calls = []
         self.was_open = None
@@ -22,7 +26,7 @@ class Gate:
         number = int(x[0])
         if number == 0 and not self.calls.count(0):
             self.calls.append(0)
-            self.was_open = self.is_open.wait(timeout=3)
+            self.was_open = self.is_open.wait(timeout=self.limit_seconds)
         else:
             self.calls.append(number)
         if number == self.awaited and self.calls.count(number) == 2:
@@ -50,10 +54,9 @@ def _operator():
 )
 def test_micro_batches_wait_for_a_slow_one_only_where_their_order_shows(mode, awaited, passes):
     x = torch.arange(float(N))
-    GATES.append(Gate(awaited))
+    GATES.append(Gate(awaited, passes))
     engine = executor(calling_stages("test_gate", mode, N), workers=2, follows_lists=False)
     (result,) = engine.run([x], 1)
-    # What holds the first one is given up after 3 seconds.
     assert GATES[-1].was_open is passes
     assert torch.equal(result, x if mode == ALL else x.sum()[None])
     assert sorted(GATES[-1].calls) == sorted([*range(N), *range(N)])
@@ -61,7 +64,7 @@ def test_micro_batches_wait_for_a_slow_one_only_where_their_order_shows(mode, aw
 
 def test_a_stream_pauses_the_others_when_a_worker_is_slow():
     x = torch.arange(float(N))
-    GATES.append(Gate(2))
+    GATES.append(Gate(2, opens=False))
     engine = executor(calling_stages("test_gate", ALL, N), workers=2, follows_lists=False)
     engine.begin_stream(max_unread=1, micro_batches_per_step=1, num_outputs=1)
     thread = threading.Thread(target=engine.run, args=([x], 1))

@@ -12,12 +12,13 @@ from poptorch_emu.compile.stored.cache import only_one
 from poptorch_emu.compile.stored.key import Key
 
 KEY = Key({"options": ("a", "b")})
-# Says when it has the lock, and keeps it until there is a file.
+# Says when it is about to take the lock and when it has it, and keeps it until there is a file.
 HOLDER = """
 import pathlib, sys, time
 from poptorch_emu.compile.stored.cache import only_one
 from poptorch_emu.compile.stored.key import Key
 
+print("asked", flush=True)
 with only_one(sys.argv[1], Key({"options": ("a", "b")}), 2):
     print("held", flush=True)
     while not pathlib.Path(sys.argv[2]).exists():
@@ -25,8 +26,8 @@ with only_one(sys.argv[1], Key({"options": ("a", "b")}), 2):
 """
 
 
-def has_spoken(process: ForkedProgram, seconds: float) -> bool:
-    return wait_until(lambda: process.output() == "held\n", seconds)
+def has_said(process: ForkedProgram, word: str, seconds: float) -> bool:
+    return wait_until(lambda: process.output().endswith(f"{word}\n"), seconds)
 
 
 @pytest.mark.parametrize("ending", ["killed", "finished"])
@@ -35,14 +36,15 @@ def test_lock_when_its_holder_is_gone_then_the_next_has_it(ending: str, tmp_path
     arguments = ["-c", HOLDER, str(tmp_path), str(file)]
     started = [ForkedProgram(arguments)]
     try:
-        assert has_spoken(started[0], 30)
+        assert has_said(started[0], "held", 30)
         started.append(ForkedProgram(arguments))
-        assert not has_spoken(started[1], 2)
+        assert has_said(started[1], "asked", 30)
+        assert not has_said(started[1], "held", 0.3)
         if ending == "killed":
             started[0].kill()
         else:
             file.touch()
-        assert has_spoken(started[1], 30)
+        assert has_said(started[1], "held", 30)
     finally:
         end(started)
 
