@@ -83,7 +83,7 @@ if sys.argv[2]:
     options.enableExecutableCaching(sys.argv[2]).enableProfiling(sys.argv[2])
 loader = poptorch.DataLoader(
     options, torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2,
-    mode=poptorch.DataLoaderMode.Async,
+    mode=poptorch.DataLoaderMode.Async, async_options={"sharing_strategy": sys.argv[3]},
 )
 for _ in range(2):
     model = poptorch.inferenceModel(torch.nn.Linear(4, 1), options)
@@ -93,12 +93,20 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize("home", ["none", "nowhere", "."])
-@pytest.mark.parametrize("folder", ["cache", ""])
-def test_home_that_takes_no_files_then_it_works(home: str, folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("home", "folder", "strategy"),
+    [
+        *((home, folder, "Fork") for home in ("none", "nowhere", ".") for folder in ("cache", "")),
+        ("none", "", "ForkServer"),
+    ],
+)
+def test_home_that_takes_no_files_then_it_works(
+    home: str, folder: str, strategy: str, tmp_path: Path
+) -> None:
+    """One worker is started anew, and looks for a home itself."""
     tmp_path.chmod(0o555)
     try:
-        done = run_forked(["-c", PROGRAM, home, folder], folder=tmp_path)
+        done = run_forked(["-c", PROGRAM, home, folder, strategy], folder=tmp_path)
     finally:
         tmp_path.chmod(0o755)
     assert done.stdout.count("DONE (4, 1)") == 4, done.stderr
