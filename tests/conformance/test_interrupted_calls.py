@@ -13,7 +13,7 @@ import torch
 
 import poptorch_emu as poptorch
 
-ROWS, ACCUMULATION, ITERATIONS = 8, 4, 200_000
+ROWS, ACCUMULATION, ITERATIONS = 2, 4, 200_000
 
 
 class Model(torch.nn.Module):
