@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from support import forked_programs
 from support.accessor_data import FORK, Make, Numbers, wait_until
-from support.forked_programs import ForkedProgram
+from support.forked_programs import FINALIZED, ForkedProgram
 
 import poptorch_emu as poptorch
 from poptorch_emu.data.accessor_link import Kind, LinkClosed, new_links
@@ -84,7 +84,7 @@ if __name__ == "__main__":
 
 
 def test_worker_when_parent_is_killed_then_ends_though_another_child_lives() -> None:
-    program = ForkedProgram(["-c", SCRIPT])
+    program = ForkedProgram(["-c", SCRIPT], FINALIZED)
     try:
         assert wait_until(lambda: program.output().endswith("\n"))
         worker, child = map(int, program.output().split())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support.forked_programs import PYTORCH, run_forked
+from support.forked_programs import FINALIZED, PYTORCH, run_forked
 
 pytestmark = [
     pytest.mark.feature("PoplarExecutor", fidelity="exact"),
@@ -88,6 +88,7 @@ FRESH = ("backward before the import", "training in inference mode, then a child
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_backward_when_others_differentiate_too_then_works(name: str) -> None:
     code = BEGINNING + PROGRAMS[name]
-    done = run_forked(["-c", code], loaded=PYTORCH if name in FRESH else "poptorch_emu")
+    loaded = PYTORCH if name in FRESH else "poptorch_emu"
+    done = run_forked(["-c", code], FINALIZED, loaded=loaded)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {"True"}, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.accessor_data import wait_until
-from support.forked_programs import run_forked
+from support.forked_programs import FINALIZED, run_forked
 from support.models import FAMILIES
 
 import poptorch_emu as poptorch
@@ -178,5 +178,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(results)))
 
 
 def test_child_when_forked_in_a_stream_then_exits_like_any_other():
-    done = run_forked(["-c", SCRIPT])
+    done = run_forked(["-c", SCRIPT], FINALIZED)
     assert done.stdout == "5 19\n", done.stderr

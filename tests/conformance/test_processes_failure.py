@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import failing_processes
-from support.forked_programs import FORKED_RUNNER, end, python_path, run_forked
-from support.processes import finish, start
+from support.forked_programs import FINALIZED, FORKED_RUNNER, end, python_path, run_forked
+from support.processes import Process, finish, start
 
 feature = pytest.mark.feature("Options.Distributed", fidelity="exact")
 SCRIPT = failing_processes.__file__
@@ -42,7 +42,8 @@ def seen(index: int, folder: Path, otherwise: str = "") -> dict[str, Any]:
 
 def run(way: str, folder: Path, **more: str) -> list[dict[str, Any]]:
     """Returns what both processes saw, the culprit too if it can."""
-    ended = finish(start(SCRIPT, [way, str(folder)], 2, 1, more))
+    own = FINALIZED if way in SECONDS else {}
+    ended = finish(start(SCRIPT, [way, str(folder)], 2, 1, {**own, **more}))
     indices = [0, 1] if way in ("option", "weights", "nan") else [0]
     return [seen(index, folder, ended[index].text) for index in indices]
 
@@ -55,6 +56,15 @@ def in_time(attempt: Callable[[Path], float], limit: float, folder: Path) -> boo
         if attempt(own) < limit:
             return True
     return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_a_silent_one(tmp_path_factory) -> Iterator[tuple[list[Process], Path]]:
+    """Processes of which one falls silent, and their folder: the other tests run meanwhile."""
+    folder = tmp_path_factory.mktemp("silent")
+    processes = start(SCRIPT, ["stop", str(folder)], 2, 1, {"POPTORCH_EMU_TIMEOUT": "8"})
+    yield processes, folder
+    end(processes)
 
 
 @feature
@@ -75,19 +85,6 @@ def test_processes_when_one_fails_then_others_say_so_within_2_s(way, text, tmp_p
         return saw["seconds"]
 
     assert in_time(attempt, SECONDS.get(way, 2.0), tmp_path)
-
-
-@feature
-def test_processes_when_one_is_silent_then_others_wait_for_the_timeout(tmp_path):
-    processes = start(SCRIPT, ["stop", str(tmp_path)], 2, 1, {"POPTORCH_EMU_TIMEOUT": "8"})
-    try:
-        text, _ = processes[0].communicate(timeout=300)
-    finally:
-        end(processes)
-    saw = seen(0, tmp_path, text)
-    assert 7.5 < saw["seconds"] < 40
-    silent = rf"Process 1 on {HOST} failed: .*silent for 8 s \(POPTORCH_EMU_TIME"
-    assert re.search(silent, saw["message"])
 
 
 @feature
@@ -144,15 +141,18 @@ def test_poprun_when_asked_for_one_instance_then_shows_that_one():
 
 @launcher_feature
 @pytest.mark.parametrize(
-    ("way", "status", "cause"),
+    ("way", "status", "cause", "python"),
     [
-        ("kill", 128 + signal.SIGKILL, "it was ended by SIGKILL"),
-        ("exception", 1, "RuntimeError: the disk is full"),
+        ("kill", 128 + signal.SIGKILL, "it was ended by SIGKILL", [sys.executable]),
+        ("exception", 1, "RuntimeError: the disk is full", FORKED_RUNNER),
     ],
+    ids=["kill", "exception"],
 )
-def test_poprun_when_one_fails_then_reports_the_cause_and_leaves_none(way, status, cause, tmp_path):
+def test_poprun_when_one_fails_then_reports_the_cause_and_leaves_none(
+    way, status, cause, python, tmp_path
+):
     def attempt(folder: Path) -> float:
-        result = poprun("--num-instances", "3", sys.executable, SCRIPT, way, str(folder))
+        result = poprun("--num-instances", "3", *python, SCRIPT, way, str(folder))
         assert result.returncode == status, result.stdout + result.stderr
         assert f"poprun: Process 2 on {socket.gethostname()} failed: {cause}" in result.stderr
         assert not children_that_run(str(folder))
@@ -227,6 +227,16 @@ def test_poprun_when_the_numbers_do_not_fit_then_refuses(arguments, text):
     result = poprun(*arguments, sys.executable, "-c", "pass")
     assert result.returncode == 2
     assert re.search(text, result.stderr)
+
+
+@feature
+def test_processes_when_one_is_silent_then_others_wait_for_the_timeout(with_a_silent_one):
+    processes, folder = with_a_silent_one
+    text, _ = processes[0].communicate(timeout=300)
+    saw = seen(0, folder, text)
+    assert 7.5 < saw["seconds"] < 40
+    silent = rf"Process 1 on {HOST} failed: .*silent for 8 s \(POPTORCH_EMU_TIME"
+    assert re.search(silent, saw["message"])
 
 
 @launcher_feature

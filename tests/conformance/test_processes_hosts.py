@@ -11,21 +11,24 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 from support import failing_processes, process_training
-from support.forked_programs import python_path, run_forked
-from support.processes import finish, reserved_port, results_of, start
+from support.forked_programs import FINALIZED, FORKED_PYTHON, end, python_path, run_forked
+from support.processes import Process, finish, reserved_port, results_of, start
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
 SCRIPT = process_training.__file__
-HOSTS = {"emu-alpha": "10.213.77.1", "emu-beta": "10.213.77.2"}
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
 
 def run(arguments: list[str], **more: str) -> str:
     """Returns what a launcher or a program printed."""
-    done = run_forked(arguments, more)
+    done = run_forked(arguments, {**FINALIZED, **more})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -58,12 +61,16 @@ def have_same_bits(results: list[dict], alone: dict) -> bool:
     )
 
 
-@pytest.fixture
-def hosts():
-    """Two network namespaces, joined by a pair of virtual interfaces and by nothing else."""
+@contextlib.contextmanager
+def namespaces(name: str) -> Iterator[dict[str, str]]:
+    """Two network namespaces, joined by a pair of virtual interfaces and by nothing else.
+
+    Yields their addresses by their names; the second one's interface is `emu-veth-b`.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("Network namespaces need root and the command ip.")
-    alpha, beta = HOSTS
+    alpha, beta = (f"emu-{name}-{os.getpid()}-{end}" for end in ("alpha", "beta"))
+    hosts = dict(zip((alpha, beta), ADDRESSES, strict=True))
     made = subprocess.run(["ip", "netns", "add", alpha], capture_output=True, check=False)
     if made.returncode:
         pytest.skip(f"This system makes no network namespaces: {made.stderr.decode().strip()}")
@@ -71,9 +78,9 @@ def hosts():
         ip = [
             f"netns add {beta}",
             f"link add emu-veth-a netns {alpha} type veth peer name emu-veth-b netns {beta}",
-            f"-n {alpha} addr add {HOSTS[alpha]}/24 dev emu-veth-a",
-            f"-n {beta} addr add {HOSTS[beta]}/24 dev emu-veth-b",
-            *(f"-n {host} link set lo up" for host in HOSTS),
+            f"-n {alpha} addr add {hosts[alpha]}/24 dev emu-veth-a",
+            f"-n {beta} addr add {hosts[beta]}/24 dev emu-veth-b",
+            *(f"-n {host} link set lo up" for host in hosts),
             f"-n {alpha} link set emu-veth-a up",
             f"-n {beta} link set emu-veth-b up",
         ]
@@ -83,52 +90,63 @@ def hosts():
             )
             if result.returncode:
                 pytest.skip(f"`ip {line}` fails here: {result.stderr.strip()}")
-        yield alpha, beta
+        yield hosts
     finally:
-        for host in HOSTS:
+        for host in hosts:
             subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
+@dataclass
+class LosingTheLink:
+    """Processes on two hosts whose link goes down, and their folder."""
+
+    processes: list[Process]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def losing_the_link(tmp_path_factory) -> Iterator[LosingTheLink]:
+    folder = tmp_path_factory.mktemp("link")
+    with namespaces("link") as hosts:
+        more = {
+            "MASTER_ADDR": next(iter(hosts.values())),
+            "POPTORCH_EMU_TIMEOUT": "6",
+            "TEST_INTERFACE": "emu-veth-b",
+        }
+        script = failing_processes.__file__
+        processes = start(script, ["link", str(folder)], 2, 1, more, tuple(hosts))
+        yield LosingTheLink(processes, folder)
+        end(processes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _meanwhile(request: pytest.FixtureRequest) -> None:
+    """The other tests run while processes wait for their timeout, or where there can be none."""
+    with contextlib.suppress(pytest.skip.Exception):
+        request.getfixturevalue("losing_the_link")
+
+
 @feature
-def test_poprun_on_two_hosts_then_the_bits_are_those_of_one_process(hosts, tmp_path):
-    cases = ["adamw", "dropout"]
+def test_poprun_on_two_hosts_then_the_bits_are_those_of_one_process(tmp_path):
+    with namespaces("poprun") as hosts:
+        check_bits_on(hosts, tmp_path)
+
+
+def check_bits_on(hosts: dict[str, str], tmp_path: Path) -> None:
+    first, cases = next(iter(hosts)), ["adamw", "dropout"]
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
     run_fresh(
-        ["ip", "netns", "exec", hosts[0], sys.executable, "-m", "poptorch_emu.poprun",
+        ["ip", "netns", "exec", first, sys.executable, "-m", "poptorch_emu.poprun",
          "--host", ",".join(hosts), "--instances-per-host", "2",
          "--start-command", "ip netns exec {host}",
          sys.executable, SCRIPT, str(together), *cases],
-        POPTORCH_EMU_LAUNCHER_ADDR=HOSTS[hosts[0]],
+        POPTORCH_EMU_LAUNCHER_ADDR=hosts[first],
         POPTORCH_EMU_TIMEOUT="60",
     )  # fmt: skip
     run([SCRIPT, str(alone), *cases], POPDIST_NUM_TOTAL_REPLICAS="4")
     assert have_same_bits(results_of(together, 4), results_of(alone, 1)[0])
-
-
-@feature
-def test_processes_when_the_link_goes_down_in_a_window_then_both_say_so_after_the_timeout(
-    hosts, tmp_path
-):
-    more = {
-        "MASTER_ADDR": HOSTS[hosts[0]],
-        "POPTORCH_EMU_TIMEOUT": "6",
-        "TEST_INTERFACE": "emu-veth-b",
-    }
-    script = failing_processes.__file__
-    ended = finish(start(script, ["link", str(tmp_path)], 2, 1, more, hosts))
-    for index, (status, text) in enumerate((each.status, each.text) for each in ended):
-        path = tmp_path / f"saw_{index}.json"
-        assert path.exists(), text
-        saw = json.loads(path.read_text())
-        assert 5 < saw["seconds"] < 30
-        named = f"Process {1 - index} on {re.escape(socket.gethostname())} failed: "
-        silent = r"it was silent for 6 s \(POPTORCH_EMU_TIMEOUT\)"
-        assert re.search(named + silent, saw["message"])
-        assert saw["again"] == saw["message"]
-        assert 0 < saw["loss_alone"] < 10
-        assert status == 1
 
 
 @feature
@@ -138,7 +156,7 @@ def test_torchrun_then_programs_join_as_under_poprun(tmp_path):
     alone.mkdir()
     run(
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         SCRIPT, str(together), "sgd"]
+         "--no-python", *FORKED_PYTHON, SCRIPT, str(together), "sgd"]
     )  # fmt: skip
     run([SCRIPT, str(alone), "sgd"], POPDIST_NUM_TOTAL_REPLICAS="2")
     assert have_same_bits(results_of(together, 2), results_of(alone, 1)[0])
@@ -253,3 +271,21 @@ def test_horovod_when_its_sum_is_the_last_act_then_no_thread_outlives_the_interp
         during, after = (int(line.split()[-1]) for line in told if "LEFT" in line)
         assert during > 0
         assert after == 0
+
+
+@feature
+def test_processes_when_the_link_goes_down_in_a_window_then_both_say_so_after_the_timeout(
+    losing_the_link,
+):
+    ended = finish(losing_the_link.processes)
+    for index, (status, text) in enumerate((each.status, each.text) for each in ended):
+        path = losing_the_link.folder / f"saw_{index}.json"
+        assert path.exists(), text
+        saw = json.loads(path.read_text())
+        assert 5 < saw["seconds"] < 30
+        named = f"Process {1 - index} on {re.escape(socket.gethostname())} failed: "
+        silent = r"it was silent for 6 s \(POPTORCH_EMU_TIMEOUT\)"
+        assert re.search(named + silent, saw["message"])
+        assert saw["again"] == saw["message"]
+        assert 0 < saw["loss_alone"] < 10
+        assert status == 1

@@ -2,7 +2,9 @@
 
 To load them takes seconds, which most programs of the tests spend on nothing else. A program that
 is about the import of the package, or the environment then, is forked from a process that has
-loaded PyTorch alone. One that is about a fresh interpreter needs one of its own.
+loaded PyTorch alone. One that is about a fresh interpreter needs one of its own. A program ends
+without Python taking itself down, which would take ten times as long as all else: what is about
+that asks for it by the variables `FINALIZED`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from support.program_server import FINALIZES
+
 ROOT = Path(__file__).parents[2]
 # Of a program that loads the package itself, what is loaded before.
 PYTORCH = "torch"
@@ -32,6 +36,8 @@ _READ_AT_IMPORT = {
 }
 # Of a program that loads the package itself, what a process that has loaded it has set.
 _SET_BY_IMPORT = {"RDMAV_FORK_SAFE"}
+# Has Python take itself down at the end of a program, and of those that this one starts.
+FINALIZED = {FINALIZES: "1"}
 
 
 def python_path() -> str:

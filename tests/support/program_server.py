@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -15,10 +17,13 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
 
+# A variable of programs in which Python takes itself down at the end, as it does in others.
+FINALIZES = "FORKED_PROGRAM_FINALIZES"
 _LONGEST_REQUEST = 1 << 17
 _RUNPY = runpy.run_path.__code__.co_filename  # The module is frozen into Python.
 
@@ -88,10 +93,31 @@ def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) ->
     os.close(teller)
 
 
+def _end(program: dict[str, Any]) -> None:
+    """Is the program from here on, and ends as soon as it has done all that a program does.
+
+    When Python takes itself down it writes to nearly all that processes share, and so copies it.
+    """
+    try:
+        _run(**program)
+        status = 0
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # The program may have closed it.
+            file.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(status & 0xFF)
+
+
 def _run(
     arguments: list[str], environment: dict[str, str], folder: str, leads_session: bool
 ) -> None:
-    """Is, from here on, the program; a traceback of it begins in it."""
+    """Runs the program; a traceback of it begins in it."""
     if leads_session:
         os.setsid()
     os.environ.clear()
@@ -136,4 +162,7 @@ if __name__ == "__main__":
     _listener.listen()
     _program = _next_program(socket.socket(fileno=int(sys.argv[1])), _listener)
     if _program is not None:
-        _run(**_program)
+        if FINALIZES in _program["environment"]:
+            _run(**_program)
+        else:
+            _end(_program)
