@@ -207,3 +207,15 @@ def test_model_inside_when_it_changed_after_the_assignment_then_is_refused() -> 
     whole.add(layers.Dense(3))
     with refuses("'sequential.*' has 4 layers, but had 3 when its pipeline stages were assigned"):
         fit(whole)
+
+
+def test_batch_norm_when_its_model_is_called_in_several_stages_then_is_refused() -> None:
+    def make():
+        inner = keras.Sequential([keras.Input((12,)), layers.BatchNormalization(name="norm")])
+        inputs = keras.Input((12,))
+        return keras.Model(inputs, inner(inner(inputs)))
+
+    model = given(on_ipus(make), [[0], [1]])
+    model.set_pipelining_options(4)
+    with refuses("norm/moving_mean' is read in stage 0 and written in stage 1", Error):
+        fit(model, steps_per_execution=4)
