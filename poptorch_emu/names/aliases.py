@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import multiprocessing.spawn
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -136,7 +138,8 @@ def install() -> None:
     The IPU's front end for TensorFlow is among them, and Keras is told to run on PyTorch.
 
     They win over installed packages of the same names (but for those of `STAND_INS`), in this
-    process and in those it starts with `multiprocessing`. Libraries of custom operators that are
+    process, in those it starts with `multiprocessing`, and in Python programs that it starts with
+    its environment: PYTHONPATH gets the folder `started`. Libraries of custom operators that are
     missing, or need an IPU's SDK, load as empty ones with a warning. A second call does nothing.
 
     Raises:
@@ -158,5 +161,14 @@ def install() -> None:
     foreign_modules.prepare()
     # A started process imports the program anew before anything of ours runs there.
     multiprocessing.spawn.get_preparation_data = _preparation_data_with_names
+    _tell_started_programs()
     registerGeometricCustomArgParsers()
     foreign_libraries.install()
+
+
+def _tell_started_programs() -> None:
+    """Lets Python programs that inherit the environment find the names, whoever starts them."""
+    folder = str(Path(__file__).with_name("started"))
+    others = os.environ.get("PYTHONPATH", "")
+    if folder not in others.split(os.pathsep):
+        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{others}" if others else folder

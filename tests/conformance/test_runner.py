@@ -31,6 +31,7 @@ def process(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     monkeypatch.setattr(sys, "argv", sys.argv[:])
     monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     for name in ("__main__", "__mp_main__"):
         monkeypatch.setitem(sys.modules, name, sys.modules[name])
     spawn = multiprocessing.spawn
