@@ -8,7 +8,7 @@ import traceback
 from types import TracebackType
 
 from poptorch_emu.errors import Error
-from poptorch_emu.trace.source_line import is_users_file
+from poptorch_emu.trace.source_line import is_users_file, links_of
 from poptorch_emu.troubleshooting import Topic, topic_of
 
 # Source: the user guide of PopTorch.
@@ -63,7 +63,7 @@ def is_of_forward(trace: TracebackType | None) -> bool:
     Args:
         trace: its traceback, which begins in the program.
     """
-    files = [each.tb_frame.f_code.co_filename for each in _links(trace)]
+    files = [each.tb_frame.f_code.co_filename for each in links_of(trace)]
     is_ours = [not _is_program(file) and "poptorch_emu" in file for file in files]
     return any(map(_is_program, files[is_ours.index(True) :])) if any(is_ours) else False
 
@@ -77,7 +77,7 @@ def is_of_dataset(error: BaseException) -> bool:
 def without_inner_frames(trace: TracebackType | None) -> TracebackType | None:
     """Returns a traceback of the program's own frames; the whole one, if it has none."""
     kept: TracebackType | None = None
-    for each in reversed(list(_links(trace))):
+    for each in reversed(links_of(trace)):
         if _is_program(each.tb_frame.f_code.co_filename):
             kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return kept or trace
@@ -87,7 +87,7 @@ def drop_inner_causes(error: BaseException) -> None:
     """Forgets the causes in which no line of the program took part."""
     cause = error.__cause__
     if cause is None or not any(
-        _is_program(each.tb_frame.f_code.co_filename) for each in _links(cause.__traceback__)
+        _is_program(each.tb_frame.f_code.co_filename) for each in links_of(cause.__traceback__)
     ):
         error.__cause__, error.__suppress_context__ = None, True
 
@@ -123,20 +123,12 @@ def _place(message: str, trace: TracebackType | None) -> str:
     if found is not None:
         file, number = found[1], int(found[2])
     else:
-        last = list(_links(trace))[-1:]
+        last = links_of(trace)[-1:]
         if not last:
             return "(no line is known)"
         file, number = last[0].tb_frame.f_code.co_filename, last[0].tb_lineno
     text = linecache.getline(file, number).strip()
     return f"{file}:{number}" + (f": {text}" if text else "")
-
-
-def _links(trace: TracebackType | None) -> list[TracebackType]:
-    links = []
-    while trace is not None:
-        links.append(trace)
-        trace = trace.tb_next
-    return links
 
 
 def _is_program(file: str) -> bool:

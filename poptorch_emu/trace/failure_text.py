@@ -14,7 +14,7 @@ from types import TracebackType
 
 from poptorch_emu.errors import Error
 from poptorch_emu.trace import refusal
-from poptorch_emu.trace.source_line import is_users_file
+from poptorch_emu.trace.source_line import is_users_file, links_of
 
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 _TENSOR_CLASS = re.compile(r"torch\._subclasses\.fake_tensor\.FakeTensor|\bFakeTensor\b")
@@ -70,11 +70,7 @@ def _shortened(text: str) -> str:
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """Returns a traceback up to the last frame of the user's; all of it if there is none."""
-    frames = []
-    each = trace
-    while each is not None:
-        frames.append(each)
-        each = each.tb_next
+    frames = links_of(trace)
     while frames and not is_users_file(frames[-1].tb_frame.f_code.co_filename):
         frames.pop()
     part = None
@@ -85,18 +81,11 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_raised_by_user(trace: TracebackType | None) -> bool:
     """Returns whether the innermost instruction is a `raise` or `assert` of the user's."""
-    last = _last(trace)
+    last = links_of(trace)[-1]
     code = last.tb_frame.f_code
     return is_users_file(code.co_filename) and code.co_code[last.tb_lasti] == _RAISE
 
 
 def _last_line(trace: TracebackType | None) -> str:
-    last = _last(trace)
+    last = links_of(trace)[-1]
     return f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}"
-
-
-def _last(trace: TracebackType | None) -> TracebackType:
-    assert trace is not None, "a raised exception has a traceback"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
@@ -61,6 +62,15 @@ def is_users_file(name: str) -> bool:
     """Returns whether a file is neither PyTorch's, nor this package's, nor Python's."""
     is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
     return not name.startswith(_EXCLUDED) and not is_standard and not name.startswith("<")
+
+
+def links_of(trace: TracebackType | None) -> list[TracebackType]:
+    """Returns the frames of a traceback with their lines, the innermost last."""
+    links = []
+    while trace is not None:
+        links.append(trace)
+        trace = trace.tb_next
+    return links
 
 
 def return_line(function: Callable[..., object]) -> str:
