@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from poptorch_emu.compile.executable import Executable
-from poptorch_emu.ir.graph import record_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.ipu import KIB
@@ -21,7 +20,6 @@ from poptorch_emu.report.schedule_grid import grid_rows
 from poptorch_emu.report.schedule_picture import draw_schedule, shades_of, shown_slots
 from poptorch_emu.report.terminal import fitted_table, html_lines, terminal_width, wrapped
 from poptorch_emu.report.terms import TERMS, ink_on
-from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.csv_text import to_csv
 from poptorch_emu.schedule.free_run import FreeRun, free_run
 from poptorch_emu.schedule.phase_numbers import PhaseNumbers
@@ -89,7 +87,7 @@ class SchedulePlan:
         return cls(
             grid=executable.schedule,
             ipu_ids=executable.partition.ipu_ids,
-            blocks=_blocks(executable),
+            blocks=executable.partition.blocks_of_stages(executable.graph),
             phase_of_stage=tuple(place.phase for place in places) if is_phased else None,
             phases=phase_numbers(config.strategy, config.is_training) if is_phased else None,
             movements=executable.memory.movements,
@@ -280,13 +278,3 @@ def _recomputes(executable: Executable) -> tuple[bool, ...]:
 def _is_repeated(instruction: Instruction) -> bool:
     """Returns whether an instruction of backward repeats what forward did; views cost nothing."""
     return instruction.record.phase is Phase.FORWARD and not traits_of(instruction.target).is_view
-
-
-def _blocks(executable: Executable) -> tuple[tuple[str, ...], ...]:
-    """Returns the blocks of the forward operations of each stage, in order."""
-    found: list[dict[str, None]] = [{} for _ in executable.partition.ipu_of_stage]
-    for node in executable.graph.operations:
-        kind, stage = executable.partition.port_of[node]
-        if kind is Kind.FORWARD:
-            found[stage].setdefault(record_of(node).place.block_id)
-    return tuple(tuple(blocks) for blocks in found)

@@ -55,6 +55,15 @@ class Partition:
         """The number of forward stages."""
         return len(self.ipu_of_stage)
 
+    def blocks_of_stages(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Returns the blocks of the forward operations of each stage, in order."""
+        found: list[dict[str, None]] = [{} for _ in self.ipu_of_stage]
+        for node in graph.operations:
+            kind, stage = self.port_of[node]
+            if kind is Kind.FORWARD:
+                found[stage].setdefault(record_of(node).place.block_id)
+        return tuple(map(tuple, found))
+
     def rank(self, port: Port) -> tuple[int, Kind]:
         """Returns what orders all that runs for one micro-batch: forward up, then backward down."""
         return rank(port, self.num_stages), port[0]

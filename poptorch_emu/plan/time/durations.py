@@ -145,12 +145,7 @@ class Durations:
 
     @cached_property
     def _blocks(self) -> tuple[tuple[str, ...], ...]:
-        found: list[dict[str, None]] = [{} for _ in self.inventory.placed.ipu_of_stage]
-        for node in self.inventory.graph.operations:
-            kind, stage = self.inventory.placed.port_of[node]
-            if kind is Kind.FORWARD:
-                found[stage].setdefault(record_of(node).place.block_id)
-        return tuple(tuple(blocks) for blocks in found)
+        return self.inventory.placed.blocks_of_stages(self.inventory.graph)
 
     @cached_property
     def operations(self) -> dict[Port, tuple[OperationTime, ...]]:
