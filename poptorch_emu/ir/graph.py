@@ -8,7 +8,7 @@ in `node.meta["val"]`, its origin in `node.meta["record"]`. Nothing here knows d
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
@@ -209,6 +209,14 @@ def operation_of(value: Node) -> Node:
     producer = value.args[0] if value.target is operator.getitem else value
     assert isinstance(producer, Node), "a selection has the operation as its first argument"
     return producer
+
+
+def tensors_of(nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
+    """Yields the fake tensors of the values of `nodes`."""
+    for node in nodes:
+        value = node.meta["val"]
+        values = value if isinstance(value, (list, tuple)) else [value]
+        yield from (item for item in values if isinstance(item, torch.Tensor))
 
 
 def source_of(node: Node) -> Source:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.evaluate import evaluate
-from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of, tensors_of
 from poptorch_emu.passes.random_numbers import is_random
 from poptorch_emu.passes.simplify import remove_dead
 
@@ -43,10 +43,7 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, Any]) -> bool:
     # Operators that are not ATen's may do more than return a value.
     if is_random(node) or node.target.namespace != "aten":  # type: ignore[union-attr]
         return False
-    value = node.meta["val"]
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    num_bytes = sum(item.nbytes for item in values if isinstance(item, torch.Tensor))
-    return num_bytes <= _MAX_CONSTANT_BYTES
+    return sum(value.nbytes for value in tensors_of([node])) <= _MAX_CONSTANT_BYTES
 
 
 def _replace(graph: Graph, node: fx.Node, value: torch.Tensor) -> None:

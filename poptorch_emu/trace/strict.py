@@ -16,7 +16,7 @@ from torch import fx
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.arguments import arguments_of
-from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.graph import Graph, record_of, tensors_of
 from poptorch_emu.ir.mutation import written_values
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.log import logger
@@ -105,7 +105,7 @@ def _faults(graph: Graph, node: fx.Node, name: str) -> Iterator[str]:
         yield "In-place modification of slices with step size other than 1"
     if name.startswith("max_pool") and any(user.args[1] == 1 for user in _selections(node)):
         yield "return_indices=True of max pooling is unsupported"
-    for value in _values(node):
+    for value in tensors_of([node]):
         if value.is_complex():
             yield f"Unsupported scalar type `{value.dtype}'"
     for value in _values_in_use(node):
@@ -131,12 +131,6 @@ def _name_of(node: fx.Node) -> str:
     return str(node.target._schema.name).partition("::")[2].strip("_")  # type: ignore[union-attr]
 
 
-def _values(node: fx.Node) -> list[torch.Tensor]:
-    value = node.meta["val"]
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return [item for item in values if isinstance(item, torch.Tensor)]
-
-
 def _values_in_use(node: fx.Node) -> list[torch.Tensor]:
     """Returns the results without by-products, which PyTorch leaves behind or backward needs."""
     selections = [node] if isinstance(node.meta["val"], torch.Tensor) else node.users
@@ -149,7 +143,7 @@ def _is_forward(user: fx.Node) -> bool:
 
 def _selections(node: fx.Node) -> list[fx.Node]:
     """Returns the nodes that take one of the results of `node` and are used."""
-    return [user for user in node.users if user.users] if len(_values(node)) > 1 else []
+    return [user for user in node.users if user.users] if len(list(tensors_of([node]))) > 1 else []
 
 
 def _arguments(node: fx.Node) -> strict_table.Call:

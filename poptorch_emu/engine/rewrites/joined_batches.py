@@ -12,9 +12,8 @@ from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.joining.joiner import joined
-from poptorch_emu.ir.graph import Graph, SinkKind
+from poptorch_emu.ir.graph import Graph, SinkKind, tensors_of
 from poptorch_emu.ir.operator_traits import traits_of
-from poptorch_emu.plan.operations.operation_family import tensors_of
 from poptorch_emu.torch_versions import OpOverload
 
 # Bytes of a joined result, on average, up to which joining gives something: what an operation reads

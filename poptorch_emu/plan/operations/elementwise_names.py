@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.plan.operations.operation_family import bare_name, operands_of, tensors_of
+from poptorch_emu.ir.graph import tensors_of
+from poptorch_emu.plan.operations.operation_family import bare_name, operands_of
 
 # Operators that are one program of another name, or several.
 _PROGRAMS: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from torch import fx
 
 from poptorch_emu.ir.control import FOR_LOOP, HOST_CALL, region_names
 from poptorch_emu.ir.exchange import ALL_GATHER, ALL_REDUCE
-from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.graph import Graph, record_of, tensors_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs import collective, movement
@@ -35,7 +35,6 @@ from poptorch_emu.plan.operations.operation_family import (
     item_bytes,
     operands_of,
     query_and_key,
-    tensors_of,
 )
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.operations.operation_rows import rows_plan

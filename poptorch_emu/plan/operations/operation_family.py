@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.graph import tensors_of
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
@@ -138,14 +139,6 @@ def item_bytes(node: fx.Node, value: torch.Tensor) -> int:
     if IS_WIDENED in node.meta and value.is_floating_point():
         return torch.half.itemsize
     return min(value.itemsize, torch.float.itemsize)
-
-
-def tensors_of(nodes: list[fx.Node]) -> Iterator[torch.Tensor]:
-    """Yields the fake tensors of the values of `nodes`."""
-    for node in nodes:
-        value = node.meta["val"]
-        values = value if isinstance(value, (list, tuple)) else [value]
-        yield from (item for item in values if isinstance(item, torch.Tensor))
 
 
 def operands_of(node: fx.Node) -> list[torch.Tensor]:

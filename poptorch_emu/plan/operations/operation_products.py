@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.graph import tensors_of
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.product import Precision, Product, Window
 from poptorch_emu.plan.operations.operation_family import (
@@ -17,7 +18,6 @@ from poptorch_emu.plan.operations.operation_family import (
     item_bytes,
     operands_of,
     query_and_key,
-    tensors_of,
 )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from poptorch_emu.ir.graph import tensors_of
 from poptorch_emu.machine.costs.gather import RowsPlan, add_rows, look_up
 from poptorch_emu.machine.costs.tiles import Tiles
-from poptorch_emu.plan.operations.operation_family import bare_name, item_bytes, tensors_of
+from poptorch_emu.plan.operations.operation_family import bare_name, item_bytes
 
 _UPDATES = ("scatter", "put", "add", "backward")
 

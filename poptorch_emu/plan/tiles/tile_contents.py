@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of
+from poptorch_emu.ir.graph import SinkKind, SourceKind, record_of, tensors_of
 from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.machine.costs.code import CodeBytes, Family
 from poptorch_emu.machine.costs.product import plan_product
@@ -21,7 +21,7 @@ from poptorch_emu.machine.tile_memory import IpuMemory, Peak, TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
 from poptorch_emu.plan.operations.memory_proportion import memory_proportion
-from poptorch_emu.plan.operations.operation_family import family_of, tensors_of
+from poptorch_emu.plan.operations.operation_family import family_of
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.operations.operation_rows import rows_plan
 from poptorch_emu.plan.tiles.tile_liveness import Walk, machine_bytes
