@@ -120,8 +120,7 @@ class SchedulePlan:
         """The same as `bubble`, by the cycles of the machine; `None` if unknown (modelled)."""
         if self.time is None:
             return None
-        stages = self.time.stages
-        return free_run(self.grid, lambda port: stages[port[1]].of(port[0]).cycles).bubble
+        return free_run(self.grid, self.time.cycles_of).bubble
 
     @cached_property
     def _run(self) -> FreeRun:

@@ -33,7 +33,7 @@ def bottleneck_of(
     update_seconds: float,
     window_seconds: float,
     waits_for_host: bool,
-    spread: tuple[SpreadWeight, ...] = (),
+    spread: tuple[SpreadWeight, ...],
 ) -> Bottleneck:
     """Returns what to change first.
 

@@ -43,13 +43,12 @@ class Candidate:
     def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:
         """Returns what a schedule costs, given time and memory."""
         window = window_of(time.grid)
-        stages = time.stages
         verdicts = ("yes", "close", "no")
         return cls(
             name,
             schedule.num_stages,
             window.bubble(unit_lengths),
-            window.bubble(lambda port: stages[port[1]].of(port[0]).cycles),
+            window.bubble(time.cycles_of),
             time.throughput,
             max(map(tiles.largest_bytes, tiles.ipus)),
             max(stash_depths(schedule)),

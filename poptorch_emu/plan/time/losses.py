@@ -116,7 +116,7 @@ class _Losses:
             return
         waiting = self._running * (1 - 1 / load)
         yield Loss(Cause.SLOW_STAGE, waiting, waiting, self._slowest, load)
-        ramp = self._window.ramp_share(lambda port: self._plan.stages[port[1]].of(port[0]).cycles)
+        ramp = self._window.ramp_share(self._plan.cycles_of)
         if self._window.table is not None:  # In which waiting for a slow stage is no ramp.
             ramp = max(0.0, ramp - (1 - 1 / load))
         yield self._elsewhere(Cause.RAMP, self._running * ramp)

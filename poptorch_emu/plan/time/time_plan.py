@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from poptorch_emu.schedule.actions import Kind
-from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.schedule import Port, Schedule
 
 
 @dataclass(frozen=True)
@@ -388,6 +388,10 @@ class TimePlan:
     ipus: tuple[IpuTime, ...]
     grid: Grid
     all_operations: tuple[OperationTime, ...]
+
+    def cycles_of(self, port: Port) -> float:
+        """Returns what a kind of action of a stage takes."""
+        return self.stages[port[1]].of(port[0]).cycles
 
     def operations(self, segment: str | None = None) -> Iterable[OperationTime]:
         """Returns the operations of a segment, or of all, the slowest first."""

@@ -14,7 +14,6 @@ from poptorch_emu.plan.time.window import window_of, work
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches
-from poptorch_emu.schedule.schedule import Port
 
 # A window of so many micro-batches is drawn as a whole.
 _FEW_MICRO_BATCHES = 24
@@ -40,10 +39,10 @@ class _Drawing:
         # Micro-batches that are left out in the middle.
         self._skipped = grid.num_micro_batches - self._schedule.num_micro_batches
         self._ipus = tuple(ipu.ipu for ipu in plan.ipus)
-        self._end_cycles = self._window.cycles(self._cycles)
+        self._end_cycles = self._window.cycles(self._plan.cycles_of)
         short = replace(self._window, num_micro_batches=self._schedule.num_micro_batches)
         # How long the part lasts that is left out.
-        self._skipped_cycles = self._end_cycles - short.cycles(self._cycles)
+        self._skipped_cycles = self._end_cycles - short.cycles(self._plan.cycles_of)
 
     def events(self) -> Iterator[Event]:
         """Yields all events: those of a table, or slot by slot."""
@@ -56,7 +55,7 @@ class _Drawing:
         """Yields the events of a table, of a long one those of the first and last micro-batches."""
         count = self._schedule.num_micro_batches
         half = self._few // 2 if count > self._few else count
-        for action, begin in free_run(self._schedule, self._cycles).begins.items():
+        for action, begin in free_run(self._schedule, self._plan.cycles_of).begins.items():
             if half <= action.micro_batch < count - half:
                 continue
             ipu = self._ipus[self._schedule.ipu_of_stage[action.stage]]
@@ -75,7 +74,7 @@ class _Drawing:
                     number = action.micro_batch + (self._skipped if late else 0)
                     shown = Action(action.kind, action.stage, number)
                     yield from self._action(self._ipus[ipu], shown, first)
-                    at += self._cycles((action.kind, action.stage))
+                    at += self._plan.cycles_of((action.kind, action.stage))
 
     def _is_late(self, action: Action) -> bool:
         """Returns whether an action belongs to what follows the part that is left out."""
@@ -86,10 +85,7 @@ class _Drawing:
         length, at = self._plan.grid.slot_cycles, 0.0
         for slot in range(self._schedule.num_slots):
             yield slot * length if length else at
-            at += max(work(row[slot], self._cycles) for row in self._schedule.rows)
-
-    def _cycles(self, port: Port) -> float:
-        return self._plan.stages[port[1]].of(port[0]).cycles
+            at += max(work(row[slot], self._plan.cycles_of) for row in self._schedule.rows)
 
     def _action(self, ipu: int, action: Action, at: float) -> Iterator[Event]:
         for kind, stage in self._schedule.ports_of(action):

@@ -49,7 +49,7 @@ def _point(plan: Planned) -> dict[str, Any]:
     }
     total = sum(parts.values())
     shares = {part: seconds / total for part, seconds in parts.items()} if total else {}
-    window, stages = window_of(time.grid), time.stages
+    window = window_of(time.grid)
     return {
         "fault": None,
         "clock_hz": time.clock_hz,
@@ -59,7 +59,7 @@ def _point(plan: Planned) -> dict[str, Any]:
         "num_ipus": len(time.ipus) * time.num_replicas,
         "num_micro_batches": time.grid.num_micro_batches,
         "shares": shares,
-        "bubble": window.bubble(lambda port: stages[port[1]].of(port[0]).cycles),
+        "bubble": window.bubble(time.cycles_of),
         "bubble_if_alike": window.bubble(unit_lengths),
         "fits": plan.fits,
         "limit_bytes": tiles.chip.tile_bytes,

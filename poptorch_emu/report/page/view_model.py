@@ -101,8 +101,8 @@ def _bubble(time: TimePlan) -> list[list[Any]]:
     """Returns the share of the time that IPUs wait, if there are several."""
     if len(time.ipus) < 2:
         return []
-    window, stages = window_of(time.grid), time.stages
-    by_cycles = window.bubble(lambda port: stages[port[1]].of(port[0]).cycles)
+    window = window_of(time.grid)
+    by_cycles = window.bubble(time.cycles_of)
     in_units = f"{window.bubble(unit_lengths):.1%} if forward and both halves of backward are equal"
     return [["Bubble", f"{by_cycles:.1%} by cycles; {in_units}"]]
 
