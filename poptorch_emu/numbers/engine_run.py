@@ -121,7 +121,7 @@ def run_engine(
     count = len(observation.numbers) * num_places(request.config)
     with progress("This run", count) as observation.on_value:
         session.run([tensor.detach().clone() for tensor in request.tensors])
-    _take_updates(session, request, start, sink)
+    _take_updates(session, start, sink)
     return ObservedGraph(executable.graph, observation.numbers, request.config)
 
 
@@ -159,7 +159,7 @@ class _Observation:
         return see
 
 
-def _take_updates(session: Session, request: Request, start: Start, sink: Sink) -> None:
+def _take_updates(session: Session, start: Start, sink: Sink) -> None:
     """Takes each weight that the window trained."""
     graph = session.executable.graph
     trained = [s.name for s in graph.sinks if s.kind is SinkKind.GRADIENT]
