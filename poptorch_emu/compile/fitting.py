@@ -65,7 +65,7 @@ def fitting(planner: Planner) -> Fitting:
     Where it fits as it is, those that need another cut or other micro-batches are not tried.
     """
     now = planner.plan({})
-    is_needed = now.fits == "no"
+    is_needed = not now.tiles.fits
     singles = _tried(planner, _settings(planner))
     if is_needed:
         singles += _until_it_fits(planner, _numbers_of_ipus(planner))
@@ -79,7 +79,7 @@ def fitting(planner: Planner) -> Fitting:
             tried, best = [*tried, *ways], _fastest(ways)
     if best is not None:
         best = _milder(planner, best)
-    return Fitting(now, best, min(tried, key=lambda way: way.planned.most_bytes), useful)
+    return Fitting(now, best, min(tried, key=lambda way: way.planned.tiles.most_bytes), useful)
 
 
 def _settings(planner: Planner) -> Iterator[Settings]:
@@ -113,7 +113,7 @@ def _until_it_fits(planner: Planner, choices: Iterator[Settings]) -> list[Way]:
     found: list[Way] = []
     for settings in choices:
         found += _tried(planner, [settings])
-        if found and found[-1].planned.fits == "yes":
+        if found and found[-1].planned.tiles.worst_verdict == "yes":
             break
     return found
 
@@ -170,14 +170,14 @@ def _milder(planner: Planner, best: Way) -> Way:
     while rows is not None and planner.rows and 2 * rows < planner.rows:
         rows *= 2
         larger = _tried(planner, [{**best.settings, "micro_batch": rows}])
-        if not larger or larger[0].planned.fits != best.planned.fits:
+        if not larger or larger[0].planned.tiles.worst_verdict != best.planned.tiles.worst_verdict:
             break
         best = _fastest([best, *larger]) or best
     return best
 
 
 def _saved(now: Planned, way: Way) -> float:
-    return 1 - way.planned.most_bytes / now.most_bytes
+    return 1 - way.planned.tiles.most_bytes / now.tiles.most_bytes
 
 
 def _fastest(ways: Iterable[Way]) -> Way | None:
@@ -187,7 +187,7 @@ def _fastest(ways: Iterable[Way]) -> Way | None:
         return (way.planned.time.throughput or 0.0) / len(way.planned.time.ipus)
 
     for verdict in ("yes", "close"):
-        found = [way for way in ways if way.planned.fits == verdict]
+        found = [way for way in ways if way.planned.tiles.worst_verdict == verdict]
         if found:
             return max(found, key=speed)
     return None

@@ -47,8 +47,6 @@ from poptorch_emu.schedule.partition import Partition, partition_by_stages
 Capture = Callable[[int], tuple[Request, Inventory]]
 # What the memory of a case depends on.
 _Held = tuple[Ipu, CompileConfig, frozenset[Source | Sink]]
-# From the best to the worst.
-VERDICTS = ("yes", "close", "no")
 
 
 @dataclass(frozen=True)
@@ -69,16 +67,6 @@ class Planned:
     def time(self) -> TimePlan:
         """How long a call takes."""
         return self.find_time()
-
-    @property
-    def fits(self) -> str:
-        """Whether the fullest tile can hold what it must: "yes", "close" or "no"."""
-        return max(map(self.tiles.verdict, self.tiles.ipus), key=VERDICTS.index)
-
-    @property
-    def most_bytes(self) -> int:
-        """What the fullest tile of all IPUs holds."""
-        return max(map(self.tiles.largest_bytes, self.tiles.ipus))
 
 
 @dataclass

@@ -65,7 +65,7 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
         best = max((remedy.score for remedy in found), default=0.0)
         # To trace the model again for larger micro-batches is worth it for what leads, and fits.
         is_larger = loss.cause is Cause.SMALL_MICRO_BATCH
-        is_hopeless = is_larger and (loss.most_saved < best or now.fits == "no")
+        is_hopeless = is_larger and (loss.most_saved < best or not now.tiles.fits)
         if loss.most_saved < _LEAST_SHARE and not is_wrong or is_hopeless:
             continue
         remedy = search.remedy(loss)
@@ -109,7 +109,8 @@ class _Search:
                 planned = self._planner.plan(settings)
             except Error:
                 continue  # It does not go together with what is set.
-            if planned.fits != "no" or planned.most_bytes <= self._now.most_bytes:
+            tiles = planned.tiles
+            if tiles.fits or tiles.most_bytes <= self._now.tiles.most_bytes:
                 yield settings, planned
 
     def _saved(self, planned: Planned) -> float:

@@ -93,4 +93,4 @@ def _point(planner: Planner, settings: Mapping[str, Any]) -> Point:
     except Error as error:
         return Point(chosen, None, 0.0, "", str(error.message))
     time, limit = planned.time, bottleneck_text(planned.time.limited_by)
-    return Point(chosen, time.throughput, time.step_seconds, planned.fits, limit)
+    return Point(chosen, time.throughput, time.step_seconds, planned.tiles.worst_verdict, limit)

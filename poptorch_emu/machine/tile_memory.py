@@ -123,6 +123,16 @@ class TileMemory:
             return "no"
         return "yes" if self.largest_bytes(memory) <= self.chip.tile_bytes else "close"
 
+    @property
+    def most_bytes(self) -> int:
+        """What the fullest tile of all IPUs holds."""
+        return max(map(self.largest_bytes, self.ipus))
+
+    @property
+    def worst_verdict(self) -> str:
+        """The verdict of the IPU that is the least able to hold what it must."""
+        return max(map(self.verdict, self.ipus), key=("yes", "close", "no").index)
+
     def io_tile_bytes(self, memory: IpuMemory) -> int:
         """Returns what each tile for I/O holds; 0 where there are none."""
         if not self.num_io_tiles:

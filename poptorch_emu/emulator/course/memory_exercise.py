@@ -45,7 +45,7 @@ def _assess(options: Options) -> Findings:
     tiles, speed = tile_memory(*wrapped, system=SYSTEM), report.throughput
     needed = LEAST_SPEED * _usual_speed()
     limit = tiles.chip.tile_bytes / KIB
-    fullest = max(map(tiles.largest_bytes, tiles.ipus)) / KIB
+    fullest = tiles.most_bytes / KIB
     faults = []
     if not tiles.fits:
         faults.append(

@@ -76,7 +76,7 @@ class _Plan:
 def _planned(num_ipus: int, replicas: int) -> _Plan:
     wrapped = _wrap({"num_ipus": num_ipus, "replicas": replicas})
     tiles = tile_memory(*wrapped, system=SYSTEM)
-    fullest, limit = max(map(tiles.largest_bytes, tiles.ipus)) / KIB, tiles.chip.tile_bytes / KIB
+    fullest, limit = tiles.most_bytes / KIB, tiles.chip.tile_bytes / KIB
     speed = estimate(*wrapped, system=SYSTEM).throughput or 0.0
     return _Plan(tiles.fits, f"{fullest:.0f} of {limit:.0f}", speed)
 

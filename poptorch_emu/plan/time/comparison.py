@@ -43,16 +43,15 @@ class Candidate:
     def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:
         """Returns what a schedule costs, given time and memory."""
         window = window_of(time.grid)
-        verdicts = ("yes", "close", "no")
         return cls(
             name,
             schedule.num_stages,
             window.bubble(unit_lengths),
             window.bubble(time.cycles_of),
             time.throughput,
-            max(map(tiles.largest_bytes, tiles.ipus)),
+            tiles.most_bytes,
             max(stash_depths(schedule)),
-            max(map(tiles.verdict, tiles.ipus), key=verdicts.index),
+            tiles.worst_verdict,
         )
 
 

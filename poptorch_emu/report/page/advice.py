@@ -28,7 +28,7 @@ def advice(content: PageContent) -> list[dict[str, Any]]:
     """
     found = content.fitting
     of_fit = []
-    if found is not None and found.now.fits == "no":
+    if found is not None and not found.now.tiles.fits:
         of_fit = [_to_fit(found, content.inventory)]
     return [*of_fit, *(_of_speed(one) for one in content.remedies if not one.is_needed)]
 
@@ -47,8 +47,8 @@ def ways_out(content: PageContent) -> list[dict[str, Any]]:
     return [
         {
             "name": advice_text(way.settings),
-            "saves_bytes": now.most_bytes - way.planned.most_bytes,
-            "then_bytes": way.planned.most_bytes,
+            "saves_bytes": now.tiles.most_bytes - way.planned.tiles.most_bytes,
+            "then_bytes": way.planned.tiles.most_bytes,
             "slower": _slower(found, way),
             "text": _code(way),
         }
@@ -68,7 +68,7 @@ def _to_fit(found: Fitting, inventory: Inventory | None) -> dict[str, Any]:
         return {"kind": "problem", "text": " ".join(_nothing_fits(found, inventory)), "code": None}
     best = found.best
     text, slower = advice_text(best.settings), _slower(found, best)
-    is_close = best.planned.fits == "close"
+    is_close = best.planned.tiles.worst_verdict == "close"
     verdict = "it may fit, since sizes of programs are estimates" if is_close else "it fits"
     speed = "" if slower is None else _speed(1 / slower)
     return {
@@ -109,7 +109,7 @@ def _speed(factor: float) -> str:
 
 def _of_limit(way: Way) -> str:
     limit = way.planned.tiles.chip.tile_bytes
-    return f"{way.planned.most_bytes / KIB:,.0f} of {limit / KIB:,.0f} KiB"
+    return f"{way.planned.tiles.most_bytes / KIB:,.0f} of {limit / KIB:,.0f} KiB"
 
 
 def _slower(found: Fitting, way: Way) -> float | None:

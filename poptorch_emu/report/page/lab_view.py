@@ -61,7 +61,7 @@ def _point(plan: Planned) -> dict[str, Any]:
         "shares": shares,
         "bubble": window.bubble(time.cycles_of),
         "bubble_if_alike": window.bubble(unit_lengths),
-        "fits": plan.fits,
+        "fits": tiles.worst_verdict,
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_bytes": [[ipu.ipu, tiles.largest_bytes(ipu)] for ipu in tiles.ipus],
         "limited_by": bottleneck_text(time.limited_by),
