@@ -102,7 +102,7 @@ def _numbers_of_ipus(planner: Planner) -> Iterator[Settings]:
 
 
 def _smaller_micro_batches(planner: Planner) -> Iterator[Settings]:
-    rows = planner.rows or 1
+    rows = planner.inventory.rows or 1
     while planner.capture is not None and rows > 1:
         rows //= 2
         yield {"micro_batch": rows}
@@ -167,7 +167,7 @@ def _milder(planner: Planner, best: Way) -> Way:
     Sets are tried by what they save, so that one that fits may save more than it must.
     """
     rows = best.settings.get("micro_batch")
-    while rows is not None and planner.rows and 2 * rows < planner.rows:
+    while rows is not None and planner.inventory.rows and 2 * rows < planner.inventory.rows:
         rows *= 2
         larger = _tried(planner, [{**best.settings, "micro_batch": rows}])
         if not larger or larger[0].planned.tiles.worst_verdict != best.planned.tiles.worst_verdict:

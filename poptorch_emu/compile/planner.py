@@ -99,15 +99,6 @@ class Planner:
     capture: Capture | None = None
     _cases: dict[int, _Case] = field(default_factory=dict)
 
-    @cached_property
-    def rows(self) -> int | None:
-        """The rows of a micro-batch, of the first input that has any."""
-        for node in self.inventory.graph.sources:
-            value = node.meta["val"]
-            if source_of(node).kind is SourceKind.INPUT and value.dim():
-                return int(value.shape[0])
-        return None
-
     def plan(self, settings: Mapping[str, Any]) -> Planned:
         """Returns what one choice of settings gives; see `settings.SETTINGS`.
 
@@ -151,7 +142,7 @@ class Planner:
         return settings if count == given else {**settings, name: count}
 
     def _of_rows(self, rows: int | None) -> _Case:
-        if rows is None or rows == self.rows:
+        if rows is None or rows == self.inventory.rows:
             return self._cases.setdefault(0, _Case(self.request, self.inventory))
         if rows not in self._cases:
             if self.capture is None:

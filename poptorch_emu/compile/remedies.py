@@ -172,9 +172,9 @@ def _more_memory_for_products(planner: Planner) -> list[Settings]:
 
 
 def _larger_micro_batches(planner: Planner) -> list[Settings]:
-    if not planner.rows or planner.capture is None:
+    if not planner.inventory.rows or planner.capture is None:
         return []
-    return [{"micro_batch": planner.rows * factor} for factor in _FACTORS[:2]]
+    return [{"micro_batch": planner.inventory.rows * factor} for factor in _FACTORS[:2]]
 
 
 # What may help against each cause, smaller changes first.

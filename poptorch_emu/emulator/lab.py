@@ -84,8 +84,8 @@ def _usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
     config, num_ipus = planner.inventory.config, planner.system.num_ipus
     accumulation = config.gradient_accumulation
     sweep: dict[str, Sequence[Any]] = {}
-    if planner.rows:
-        sweep["micro_batch"] = (planner.rows, 4 * planner.rows)
+    if planner.inventory.rows:
+        sweep["micro_batch"] = (planner.inventory.rows, 4 * planner.inventory.rows)
     if config.is_training:
         sweep["accumulation"] = sorted({max(1, accumulation // 4), accumulation, 4 * accumulation})
     now = len(planner.inventory.placed.ipu_ids)
@@ -102,7 +102,7 @@ def _start(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> list[int]
     """Returns which value of each setting is the model's own, or the nearest below it."""
     config = planner.inventory.config
     own: dict[str, Any] = {
-        "micro_batch": planner.rows,
+        "micro_batch": planner.inventory.rows,
         "accumulation": config.gradient_accumulation,
         "num_ipus": len(planner.inventory.placed.ipu_ids),
         "replicas": config.replication_factor,

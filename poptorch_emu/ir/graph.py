@@ -211,6 +211,12 @@ def operation_of(value: Node) -> Node:
     return producer
 
 
+def results_of(operation: Node) -> Iterator[Node]:
+    """Yields an operation, and what selects its results where it has several."""
+    yield operation
+    yield from (user for user in operation.users if user.target is operator.getitem)
+
+
 def tensors_of(nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
     """Yields the fake tensors of the values of `nodes`."""
     for node in nodes:

@@ -5,14 +5,13 @@ An IPU computes it in float16; `ir/marks.py` says how the model of the machine c
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.ir.graph import Graph, record_of, results_of
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 from poptorch_emu.torch_versions import pytree
 from poptorch_emu.trace.fakes import fake_like
@@ -38,11 +37,7 @@ class Widener:
             node.args, node.kwargs = pytree.tree_map(
                 lambda value: self._widened(value, node), (node.args, node.kwargs)
             )
-        if isinstance(node.meta["val"], torch.Tensor):
-            results = [node]
-        else:
-            results = [user for user in node.users if user.target is operator.getitem]
-        narrow = [result for result in results if is_half(result)]
+        narrow = [result for result in results_of(node) if is_half(result)]
         node.meta["val"] = pytree.tree_map_only(torch.Tensor, wide_fake, node.meta["val"])
         for result in narrow:
             self._round(result)

@@ -68,6 +68,15 @@ class Inventory:
     variables: Mapping[str, VariableInfo]
 
     @cached_property
+    def rows(self) -> int | None:
+        """The rows of a micro-batch, of the first input that has any."""
+        for node in self.graph.sources:
+            value = node.meta["val"]
+            if source_of(node).kind is SourceKind.INPUT and value.dim():
+                return int(value.shape[0])
+        return None
+
+    @cached_property
     def titles(self) -> Mapping[fx.Node, str]:
         """How people know each operation of the graph."""
         return titles_of(self.graph)

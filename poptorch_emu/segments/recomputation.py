@@ -7,14 +7,20 @@ engine does are two things: the engine runs again only what saves memory that is
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator
 
 import torch
 from torch import fx
 
 from poptorch_emu.config import CompileConfig, Recomputation, StrategyKind
-from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, record_of, source_of
+from poptorch_emu.ir.graph import (
+    Graph,
+    SourceKind,
+    operation_of,
+    record_of,
+    results_of,
+    source_of,
+)
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.schedule.actions import Kind
@@ -164,7 +170,7 @@ def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
 
 def _users(node: fx.Node) -> Iterator[fx.Node]:
     """Yields what uses a result of an operation."""
-    for value in (node, *(user for user in node.users if user.target is operator.getitem)):
+    for value in results_of(node):
         yield from value.users
 
 

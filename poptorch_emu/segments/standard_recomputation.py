@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import fx
 
-from poptorch_emu.ir.graph import record_of
+from poptorch_emu.ir.graph import record_of, results_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.torch_versions import OpOverload
@@ -50,7 +49,7 @@ def _live_after(operations: Sequence[fx.Node]) -> Iterator[list[fx.Node]]:
 
 def _readers(node: fx.Node) -> Iterator[fx.Node]:
     """Yields the operations of forward that read a result."""
-    for value in _results(node):
+    for value in results_of(node):
         for user in value.users:
             if user.op == "call_function" and record_of(user).phase is Phase.FORWARD:
                 yield user
@@ -61,7 +60,7 @@ def _bytes_of(operations: Iterable[fx.Node]) -> int:
     sizes: dict[fx.Node, int] = {}
     for node in operations:
         root = _root(node)
-        for value in _results(node):
+        for value in results_of(node):
             tensor = value.meta["val"]
             if isinstance(tensor, torch.Tensor):
                 sizes[root] = max(sizes.get(root, 0), tensor.nbytes)
@@ -73,8 +72,3 @@ def _root(node: fx.Node) -> fx.Node:
     while isinstance(node.target, OpOverload) and traits_of(node.target).is_view:
         node = node.all_input_nodes[0]
     return node
-
-
-def _results(node: fx.Node) -> Iterator[fx.Node]:
-    yield node
-    yield from (user for user in node.users if user.target is operator.getitem)

@@ -6,10 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from poptorch_emu.ir.control import HOST_CALL
-from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.machine.costs.cost import Evidence
 from poptorch_emu.machine.time_numbers import EVIDENCE
 from poptorch_emu.plan.inventory import Inventory
@@ -137,11 +134,8 @@ def _rows(inventory: Inventory) -> int:
     Those of the first input that has any; a model without inputs counts micro-batches.
     """
     config = inventory.config
-    for node in inventory.graph.sources:
-        value: torch.Tensor = node.meta["val"]
-        if source_of(node).kind is SourceKind.INPUT and value.dim():
-            return int(value.shape[0]) * config.num_input_groups * config.num_processes
-    return config.num_input_groups * config.num_processes
+    rows = 1 if inventory.rows is None else inventory.rows
+    return rows * config.num_input_groups * config.num_processes
 
 
 def _cycles_of(stages: tuple[StageTime, ...]) -> Callable[[Port], float]:
