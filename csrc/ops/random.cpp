@@ -273,48 +273,32 @@ Tensor multinomial(const Tensor& rng, int64_t op_id, const Tensor& weights, int6
   return at::searchsorted(cumulative, at_weight, /*out_int32=*/false, /*right=*/true);
 }
 
-void implement(torch::Library& m) {
-  m.impl("uniform", uniform);
-  m.impl("normal", normal);
-  m.impl("normal.tensor", normal_tensor);
-  m.impl("normal.tensor_float", normal_tensor_float);
-  m.impl("normal.float_tensor", normal_float_tensor);
-  m.impl("log_normal", log_normal);
-  m.impl("exponential", exponential);
-  m.impl("cauchy", cauchy);
-  m.impl("geometric", geometric);
-  m.impl("bernoulli", bernoulli);
-  m.impl("bernoulli.tensor", bernoulli_tensor);
-  m.impl("dropout", dropout);
-  m.impl("randint", randint);
-  m.impl("randperm", randperm);
-  m.impl("multinomial", multinomial);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
+  const auto define = [&m](const char* name, const std::string& arguments, auto function) {
+    m.def((name + arguments).c_str());
+    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::Meta}) {
+      m.impl(name, torch::dispatch(key, function));
+    }
+  };
   const std::string rng = "(Tensor rng, int op_id, ";
   const std::string sized = rng + "int[] size, ScalarType dtype, ";
-  const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
-  define("uniform" + sized + "float low, float high) -> Tensor");
-  define("normal" + sized + "float mean, float std) -> Tensor");
-  define("normal.tensor" + rng + "Tensor mean, Tensor std) -> Tensor");
-  define("normal.tensor_float" + rng + "Tensor mean, float std) -> Tensor");
-  define("normal.float_tensor" + rng + "float mean, Tensor std) -> Tensor");
-  define("log_normal" + sized + "float mean, float std) -> Tensor");
-  define("exponential" + sized + "float lambd) -> Tensor");
-  define("cauchy" + sized + "float median, float sigma) -> Tensor");
-  define("geometric" + sized + "float p) -> Tensor");
-  define("bernoulli" + sized + "float p) -> Tensor");
-  define("bernoulli.tensor" + sized + "Tensor p) -> Tensor");
-  define("dropout" + rng + "Tensor input, float p) -> (Tensor output, Tensor mask)");
-  define("randint" + sized + "int low, int high) -> Tensor");
-  define("randperm" + rng + "int n, ScalarType dtype) -> Tensor");
-  define("multinomial" + rng + "Tensor weights, int n, bool replacement) -> Tensor");
+  define("uniform", sized + "float low, float high) -> Tensor", uniform);
+  define("normal", sized + "float mean, float std) -> Tensor", normal);
+  define("normal.tensor", rng + "Tensor mean, Tensor std) -> Tensor", normal_tensor);
+  define("normal.tensor_float", rng + "Tensor mean, float std) -> Tensor", normal_tensor_float);
+  define("normal.float_tensor", rng + "float mean, Tensor std) -> Tensor", normal_float_tensor);
+  define("log_normal", sized + "float mean, float std) -> Tensor", log_normal);
+  define("exponential", sized + "float lambd) -> Tensor", exponential);
+  define("cauchy", sized + "float median, float sigma) -> Tensor", cauchy);
+  define("geometric", sized + "float p) -> Tensor", geometric);
+  define("bernoulli", sized + "float p) -> Tensor", bernoulli);
+  define("bernoulli.tensor", sized + "Tensor p) -> Tensor", bernoulli_tensor);
+  define("dropout", rng + "Tensor input, float p) -> (Tensor output, Tensor mask)", dropout);
+  define("randint", sized + "int low, int high) -> Tensor", randint);
+  define("randperm", rng + "int n, ScalarType dtype) -> Tensor", randperm);
+  define("multinomial", rng + "Tensor weights, int n, bool replacement) -> Tensor", multinomial);
 }
-
-TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) { implement(m); }
-TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { implement(m); }
 
 }  // namespace poptorch_emu
