@@ -180,6 +180,6 @@ def test_table_has_a_case_for_each_of_its_operations():
 
 
 def test_rewrite_with_a_generator_says_how_to_seed():
-    rewrite = RANDOM_REWRITES[torch.ops.aten.randperm.default]
+    rewrite = RANDOM_REWRITES[torch.ops.aten.randperm.generator]
     with pytest.raises(Error, match=r"Options\.randomSeed"):
         rewrite((5,), {"generator": torch.Generator()}, None, 0)
