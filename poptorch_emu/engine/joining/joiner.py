@@ -190,7 +190,9 @@ class _Joiner:
                     raise NotByRowsError
 
     def _is_linear(self, node: fx.Node) -> bool:
-        return node.target in _LINEAR or node.target is aten.add.Tensor and len(node.args) == 2
+        # A number that is added to each micro-batch is in the sum as often as there are of them.
+        has_tensors = all(isinstance(each, fx.Node) for each in node.args[:2])
+        return node.target in _LINEAR or node.target is aten.add.Tensor and has_tensors
 
     def _select(self, node: fx.Node) -> _Forms:
         """Takes one of the results of an operation."""

@@ -57,6 +57,20 @@ class Recurrent(nn.Module):
         return self.layer(x)[0]
 
 
+class Pulled(nn.Module):
+    """A weight whose gradient has a number more in each micro-batch, by a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weight = self.weight.view(WIDTH)
+        weight.register_hook(lambda gradient: gradient + 0.5)
+        y = x * weight
+        return y, poptorch.identity_loss(y, "sum")
+
+
 class Images(nn.Module):
     """Convolutions and poolings of (rows, steps, width) as images of one channel."""
 
@@ -226,6 +240,17 @@ def test_norm_when_pieces_lie_apart_in_rows_then_its_gradient_reads_its_own_mean
     torch.manual_seed(3)
     model = Model(["product over rows", norm, "lstm"], "mean")
     assert_like_plain(monkeypatch, model, Setting("sharded", accumulation=4), count)
+
+
+def test_gradient_when_a_hook_adds_a_number_then_each_micro_batch_has_it_once(monkeypatch) -> None:
+    model = Pulled()
+    given = torch.randn(4, ROWS, WIDTH)
+    join(monkeypatch, 4)
+    _, weights, text = trained(model, (given.flatten(0, 1),), Setting("sharded", accumulation=4))
+    assert "4 micro-batches at once" in text
+    # The sum of all products of a row is the gradient without the hook.
+    expected = model.weight.detach() - 0.05 * (given.sum((0, 1)) / 4 + 0.5)
+    torch.testing.assert_close(weights["weight"], expected)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
