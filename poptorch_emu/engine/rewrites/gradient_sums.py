@@ -159,8 +159,8 @@ def add_products_to_sums(code: EngineGraph) -> int:
 def _sums_beside(product: fx.Node, code: EngineGraph) -> fx.Node | None:
     """Returns the sums of the columns that a product reads, if its segment makes them behind it."""
     columns = _columns_of(product)
+    here = code.placed.port_of[product]
     for user in () if columns is None else columns.users:
-        is_here = code.placed.port_of[user] == code.placed.port_of[product]
-        if user.target is COLUMN_SUMS and is_here:
+        if user.target is COLUMN_SUMS and code.placed.port_of[user] == here:
             return user
     return None

@@ -135,6 +135,30 @@ def test_sums_when_others_read_them_then_gradients_are_those_of_pytorch(is_read:
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+class Positions(nn.Module):
+    """A weight of the shape of a layer's result: its gradient is what the layer's reads."""
+
+    def __init__(self, *, has_bias: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(32, WIDTH, bias=has_bias)
+        self.positions = nn.Parameter(torch.randn(LENGTH * 16, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.first(x.flatten(0, 1)) + self.positions
+        loss = torch.tanh(x).square().mean()
+        return loss, poptorch.identity_loss(loss, "none")
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_columns_when_they_are_a_gradient_then_training_is_that_of_pytorch(has_bias: bool) -> None:
+    weights, text = train(Positions(has_bias=has_bias))
+    assert (SUMS in text) is has_bias
+    expected = plain(Positions(has_bias=has_bias))
+    for name, value in weights.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_training_without_biases_of_float32_then_has_no_sums(dtype: torch.dtype) -> None:
     class Plain(nn.Module):
