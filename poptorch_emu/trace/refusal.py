@@ -24,12 +24,40 @@ READS_A_VALUE = {
 }
 
 
+# Bitwise operations, and how messages call them.
+_BITWISE = {
+    getattr(packet, overload): name
+    for name in ("and", "not", "or", "xor")
+    for packet in (getattr(aten, f"bitwise_{name}"), getattr(aten, f"bitwise_{name}_"))
+    for overload in packet.overloads()
+}
+
+
 def check(func: Any, args: tuple[Any, ...]) -> None:
-    """Raises if `func` would take a value out of the graph while it is being traced."""
+    """Raises if `func` cannot be part of a graph, with these arguments or at all.
+
+    Args:
+        func: the operation that is to be recorded.
+        args: fakes of tensors, and what else it is given by position.
+    """
     if func in READS_A_VALUE and _is_unknown(args[0]):
         raise reads_value(func)
+    if func in _BITWISE:
+        _check_bitwise(_BITWISE[func], args)
     if func is aten.native_batch_norm_backward.default:
         _check_batch_norm(args)
+
+
+def _check_bitwise(name: str, args: tuple[Any, ...]) -> None:
+    """Refuses bits of floating-point numbers."""
+    given = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+    given = [dtype for dtype in given if dtype.is_floating_point]
+    if given:
+        raise compiler_error(
+            f"Bitwise-{name} operator supports only bool and integer types, but at "
+            f"{user_source()} it is given {given[0]}. Compare first (x > 0), cast to an integer "
+            f"type, or use torch.logical_{name}."
+        )
 
 
 def reads_value(func: Any) -> Error:

@@ -65,6 +65,21 @@ REFUSED = {
         "OneHot num classes must be specified and must be constant.",
         "Pass num_classes",
     ),
+    "bits": (
+        lambda t: (t > 0) & t,
+        "Bitwise-and operator supports only bool and integer types",
+        "torch.logical_and",
+    ),
+    "bits in place": (
+        lambda t: t.clone().bitwise_xor_(1),
+        "Bitwise-xor operator supports only bool and integer types",
+        "torch.logical_xor",
+    ),
+    "no bits": (
+        lambda t: torch.bitwise_not(t.half()),
+        "Bitwise-not operator supports only bool and integer types",
+        "torch.logical_not",
+    ),
     "sparse": (lambda t: t.to_sparse(), "Type inference failed", "dense"),
     "quantized": (
         lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),
