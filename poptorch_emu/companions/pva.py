@@ -105,7 +105,8 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
     `total`, and `overflowed` where it is above the limit, each `excludingGaps` and `includingGaps`,
     which are equal; `alwaysLiveBytes`, `notAlwaysLiveBytes` and `category.<name>.total` of
     `variable`, `constant`, `vertexCode`, `vertexInstanceState`, `internalExchangeCode`,
-    `controlCode` and `stack`.
+    `controlCode` and `stack`; 0 of `hostExchangeCode`, `vectorListDescriptor` and
+    `vertexFieldData`, which have no model.
     `execution.totalCycles.total` are the cycles of a call, `execution.steps` what IPUs do in one
     window: `program` (`name`, `type`, `computeset.vertices`), `cyclesByTile`, `computeSets` and
     for each IPU `i` of the target `ipus[i].cycles`, `.activeCycles.cyclesFrom` and `.cyclesTo`,

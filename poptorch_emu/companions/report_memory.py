@@ -17,6 +17,9 @@ from poptorch_emu.report.trace_operations import rows_of, step_name
 
 Memory = Mapping[str, Any]
 
+# Categories that scripts subtract, of which the model of the machine knows nothing.
+_WITHOUT_MODEL = ("hostExchangeCode", "vectorListDescriptor", "vertexFieldData")
+
 
 class Tiles(Sequence[Section]):
     """What each tile of some IPUs holds at the peak; made when it is asked for."""
@@ -54,9 +57,10 @@ class Tiles(Sequence[Section]):
         return Section(path, {"memory": Section(f"{path}.memory", memory)})
 
     def _category(self, path: str, number: int) -> dict[str, Section]:
+        held = {name: totals[number] for name, totals in self._categories.items()}
         return {
-            name: Section(f"{path}.memory.category.{name}", {"total": held[number]})
-            for name, held in self._categories.items()
+            name: Section(f"{path}.memory.category.{name}", {"total": total})
+            for name, total in (held | dict.fromkeys(_WITHOUT_MODEL, 0)).items()
         }
 
 

@@ -125,8 +125,11 @@ def test_categories_of_a_tile_then_make_up_what_it_holds(model, report):
             total = sum(getattr(tile.memory.category, name).total for name in names)
             assert total == tile.memory.total.excludingGaps
             assert tile.memory.category.vertexCode.total == code > 0
-    with pytest.raises(RuntimeError, match="hostExchangeCode is not in this report"):
-        _ = report.compilation.tiles[0].memory.category.hostExchangeCode
+    category = report.compilation.tiles[0].memory.category
+    without_model = (category.hostExchangeCode, category.vectorListDescriptor)
+    assert [part.total for part in (*without_model, category.vertexFieldData)] == [0, 0, 0]
+    with pytest.raises(RuntimeError, match="instrumentationResults is not in this report"):
+        _ = category.instrumentationResults
 
 
 def test_liveness_of_one_ipu_then_tells_all_bytes(tmp_path):
