@@ -38,6 +38,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--wheel", help="that tests/packaging installs; by default it builds one")
 
 
+# Files whose fixtures take long, each once; processes of many of them wait.
+FIRST = (
+    *("test_processes_bits.py", "test_processes_hosts.py", "test_processes_failure.py"),
+    *("test_processes_misfits.py", "test_export.py", "test_export_programs.py", "test_wheel.py"),
+    *("test_accessor_ends.py", "test_tutorials.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has the long ones begin first: the last tests, which workers share, are short ones then."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
 def pytest_collection_finish() -> None:
     """Makes what surrounds each test cheaper.
 

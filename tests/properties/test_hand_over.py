@@ -65,7 +65,7 @@ def produce(ring, link, num_slots, num_elements, generator, delay):
 def test_progress_of_two_processes_then_each_element_arrives_once(
     num_slots, worker_delay, reader_delay, seed
 ):
-    num_elements = 300
+    num_elements = 150
     signal.alarm(LIMIT_SECONDS)
     layout = RingLayout(num_slots, (TensorSpec((50,), torch.int64),), num_words(num_slots))
     file = RingFile()

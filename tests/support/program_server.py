@@ -106,6 +106,8 @@ def _end(program: dict[str, Any]) -> None:
             print(end.code, file=sys.stderr)
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     threading._shutdown()  # type: ignore[attr-defined]
+    if "torch._dynamo.utils" in sys.modules:  # It would load a module to print nothing.
+        atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
     atexit._run_exitfuncs()
     for file in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # The program may have closed it.
