@@ -18,7 +18,14 @@ from pathlib import Path
 import pytest
 import torch
 from support import failing_processes, process_training
-from support.forked_programs import FINALIZED, FORKED_PYTHON, end, python_path, run_forked
+from support.forked_programs import (
+    FINALIZED,
+    FORKED_PYTHON,
+    FORKED_RUNNER,
+    end,
+    python_path,
+    run_forked,
+)
 from support.processes import Process, finish, reserved_port, results_of, start
 
 feature = pytest.mark.feature("poprun", fidelity="exact")
@@ -262,7 +269,7 @@ def test_horovod_when_its_sum_is_the_last_act_then_no_thread_outlives_the_interp
     """A thread that still holds a tensor needs the interpreter, and aborts when that has ended."""
     text = run(
         ["-m", "poptorch_emu.poprun", "--num-instances", "2",
-         sys.executable, "-c", SUMS_AT_THE_END, *([group] if group == "own" else [])]
+         *FORKED_RUNNER, "-c", SUMS_AT_THE_END, *([group] if group == "own" else [])]
     )  # fmt: skip
     for index in (0, 1):
         told = [line for line in text.splitlines() if line.startswith(f"[{index}] ")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Collection
 
 import pytest
 import torch
@@ -45,14 +46,26 @@ def of_family(name: str, schedule: object, *changes: Change) -> list[torch.Tenso
     return train(FAMILIES[name].make(STAGES), FAMILIES[name].batch, schedule, *changes)
 
 
+@functools.cache
+def grouped(name: str) -> list[torch.Tensor]:
+    """Returns what PopTorch's own pipeline gives, of which the tests change nothing."""
+    return of_family(name, "grouped")
+
+
 def assert_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
     for value, reference in zip(found, expected, strict=True):
         assert torch.equal(value, reference)
 
 
 @pytest.mark.feature("emulator.set_schedule", fidelity="exact")
-@pytest.mark.parametrize("order", ["micro-batches", "schedule"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "order"),
+    [
+        *((family, "schedule") for family in FAMILIES),
+        # Where each micro-batch runs through all stages by itself, tables order little.
+        *((family, "micro-batches") for family in ("resnet", "transformer")),
+    ],
+)
 def test_bits_by_any_table_then_are_those_of_the_grouped_pipeline(
     family: str, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,9 +89,8 @@ def recompute(mode: int) -> Change:
 def test_bits_when_recomputed_then_are_the_same_in_both_halves_of_backward(
     family: str, mode: int
 ) -> None:
-    expected = of_family(family, "grouped")
     for name in ("zero_bubble_h1", "zero_bubble_v", "dualpipe_v"):
-        assert_equal(of_family(family, name, recompute(mode)), expected)
+        assert_equal(of_family(family, name, recompute(mode)), grouped(family))
 
 
 def test_bits_when_a_table_says_when_to_recompute_then_are_the_same() -> None:
@@ -87,10 +99,9 @@ def test_bits_when_a_table_says_when_to_recompute_then_are_the_same() -> None:
         + [f"{stage}{letter}{m}" for m in range(8) for letter in "RIW"]
         for stage in range(STAGES)
     ]
-    expected = of_family("transformer", "grouped")
     own = schedules.from_table(rows)
     for mode in (0, 3, 4):
-        assert_equal(of_family("transformer", own, recompute(mode)), expected)
+        assert_equal(of_family("transformer", own, recompute(mode)), grouped("transformer"))
 
 
 def off_chip(options: poptorch.Options) -> None:
@@ -119,8 +130,14 @@ def test_bits_when_tensors_live_elsewhere_then_are_the_same(change: Change) -> N
         assert_equal(trained(name), expected)
 
 
-@pytest.mark.parametrize("rule", ["SGD", "AdamW"])
-def test_bits_when_gradients_are_clipped_then_are_the_same_wherever_stages_are(rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [("SGD", ["zero_bubble_v"]), ("AdamW", schedules.NAMED)],
+    ids=["SGD", "AdamW"],
+)
+def test_bits_when_gradients_are_clipped_then_are_the_same_wherever_stages_are(
+    rule: str, names: Collection[str]
+) -> None:
     def trained(schedule: object) -> list[torch.Tensor]:
         torch.manual_seed(3)
         model = FAMILIES["transformer"].make(STAGES)
@@ -135,7 +152,7 @@ def test_bits_when_gradients_are_clipped_then_are_the_same_wherever_stages_are(r
         return [*results, *(value.clone() for value in model.state_dict().values())]
 
     expected = trained("grouped")
-    for name in schedules.NAMED:
+    for name in names:
         assert_equal(trained(name), expected)
 
 

@@ -27,6 +27,13 @@ VERSION = "_{}_{}".format(*torch.__version__.split("."))
 OBJECTS = Path("build", f"objects{VERSION}")
 pytestmark = pytest.mark.slow
 
+# Where the package is, and what `python -m poptorch_emu` prints with the same words.
+TELLING = """
+import runpy, poptorch_emu
+print(poptorch_emu.__file__, flush=True)
+runpy.run_module("poptorch_emu", run_name="__main__", alter_sys=True)
+"""
+
 
 def _run(*command: object, cwd: Path) -> str:
     """Returns what a command prints, run where no variable leads to the source tree."""
@@ -110,11 +117,11 @@ def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: 
 def test_installed_wheel_then_is_what_runs_and_says_its_version(installed: Path):
     bin_folder = installed / "venv" / "bin"
     python = bin_folder / "python"
-    where = _run(python, "-c", "import poptorch_emu; print(poptorch_emu.__file__)", cwd=installed)
-    assert Path(where.strip()).is_relative_to(installed / "venv")
+    told = _run(python, "-c", TELLING, "--explain", "no-loss", cwd=installed)
+    where, _, explained = told.partition("\n")
+    assert Path(where).is_relative_to(installed / "venv") and "It says" in explained
     said = _run(python, "-m", "poptorch_emu", "--version", cwd=installed)
     assert said == f"poptorch_emu {__version__}\n"
-    assert "It says" in _run(python, "-m", "poptorch_emu", "--explain", "no-loss", cwd=installed)
     assert __version__ in _run(bin_folder / "poprun", "--version", cwd=installed)
     assert "usage: poptorch-emu view" in _run(
         bin_folder / "poptorch-emu", "view", "-h", cwd=installed
