@@ -118,7 +118,7 @@ def test_poprun_then_programs_find_their_names_and_lines_carry_the_instance():
     )
     result = poprun(
         "--num-instances", "2", "--num-replicas", "4", "--mpi-local-args", "-x TOLD=yes",
-        "--vipu-partition", "p", sys.executable, "-c", code,
+        "--vipu-partition", "p", *FORKED_RUNNER, "-c", code,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr + result.stdout
     lines = sorted(line for line in result.stdout.splitlines() if "poptorch_emu" in line)
