@@ -65,6 +65,14 @@ _SERVER_MODULES = ["torch", run_worker.__module__]
 
 _SILENT_END = "its worker process ended without a word; was it killed?"
 
+# The status of a process of multiprocessing that could not read what it was sent.
+_UNREADABLE_STATUS = 1
+_UNREADABLE = (
+    "its worker process failed while it imported the program and read the dataset. Define the "
+    "dataset's classes and functions above `if __name__ == '__main__':`, or choose "
+    f"poptorch.SharingStrategy.Fork; {Topic.UNSENDABLE_DATASET}"
+)
+
 
 class AccessorReader:
     """One worker and the ring it fills; an iterator that `begin` starts anew."""
@@ -164,6 +172,8 @@ class AccessorReader:
         if kind == Kind.READY:
             return Ring(content.layout, file), pickle.loads(content.pickled_template)
         self._await_end()
+        if content is _SILENT_END and self._process.exitcode == _UNREADABLE_STATUS:
+            content = _UNREADABLE
         if self._process.exitcode == UNGUARDED_STATUS:
             raise make_error(GUARD)
         _show(content)

@@ -51,6 +51,28 @@ def test_accessor_when_the_program_is_not_guarded_then_one_error_says_how(
     )
 
 
+@pytest.mark.parametrize("strategy", ["ForkServer", "SharedMemory"])
+def test_loader_when_the_dataset_is_defined_under_the_guard_then_error_says_where_to_put_it(
+    tmp_path: Path, strategy: str
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import poptorch_emu as poptorch, torch\n"
+        "if __name__ == '__main__':\n"
+        "    class Ones(torch.utils.data.Dataset):\n"
+        "        def __getitem__(self, index):\n"
+        "            return torch.ones(1)\n"
+        f"    poptorch.AsynchronousDataAccessor(Ones(), sharing_strategy={strategy!r})\n"
+    )
+    text = said_by([str(script)])
+    assert "Can't get attribute 'Ones'" in text
+    assert text.rstrip().endswith(
+        "failed while it imported the program and read the dataset. Define the dataset's classes "
+        "and functions above `if __name__ == '__main__':`, or choose poptorch.SharingStrategy.Fork"
+        "; see troubleshooting: unsendable-dataset"
+    )
+
+
 IN_A_CELL = """
 import torch
 import poptorch_emu as poptorch
