@@ -78,8 +78,7 @@ class OptimizerLink:
         self._session: DeviceSession | None = None
         self._sent = SentValues()
         self._synced: SyncedState | None = None  # The state of an optimiser of PyTorch.
-        with contextlib.suppress(Error):  # What the device refuses is said at compilation.
-            self._convert(optimizer)
+        self._convert_early(optimizer)
         warn_of_subclass(optimizer)
         self._instrument(optimizer)
 
@@ -141,11 +140,13 @@ class OptimizerLink:
             optimizer: must fit the program if there is one.
             session: the attached device, which gets the values now; otherwise at `send`.
         """
-        config = self._convert(optimizer)
-        warn_of_subclass(optimizer)
-        if self._config is not None:
+        if self._config is None:
+            self._convert_early(optimizer)
+        else:
+            config = self._convert(optimizer)
             check_compatible(self._config, config)
             self._config = config
+        warn_of_subclass(optimizer)
         if optimizer is not self._optimizer:
             self._hand_over(optimizer, session)
         if session is not None:
@@ -275,6 +276,11 @@ class OptimizerLink:
         if self._config is None or self._parameters is None:
             return {}
         return parameter_tensors(self._config, self._parameters)
+
+    def _convert_early(self, optimizer: torch.optim.Optimizer) -> None:
+        """Checks `optimizer` before a compilation, which says what the device refuses."""
+        with contextlib.suppress(Error):
+            self._convert(optimizer)
 
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
         """Checks and converts `optimizer`, before a compilation by its own parameters only."""

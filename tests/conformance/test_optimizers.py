@@ -144,6 +144,26 @@ def test_nesterov_when_variable_then_set_optimizer_switches_it() -> None:
     assert_same_parameters(model, plain)
 
 
+def test_value_out_of_range_when_set_before_compilation_then_the_call_says_so() -> None:
+    """What PopART refuses is said when the model is compiled (semantics.md 6.6)."""
+    model = Regression()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    (group,) = optimizer.param_groups
+    group["lr"] = -0.5
+    training.setOptimizer(optimizer)
+    (batch,) = batches(1)
+    with pytest.raises(poptorch.Error, match=r"Negative learning rate \(-0.5\) in SGD") as error:
+        training(*batch)
+    assert error.value.type == "popart_exception"
+    group["lr"] = 0.1
+    training.setOptimizer(optimizer)
+    training(*batch)
+    group["lr"] = -0.5
+    with pytest.raises(poptorch.Error, match="Negative learning rate"):
+        training.setOptimizer(optimizer)
+
+
 def test_nesterov_when_constant_then_set_optimizer_refuses() -> None:
     model, data = Regression(), batches(2)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
