@@ -6,6 +6,7 @@ imports one of the names; the `sitecustomize` that this one hides runs as well.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -31,7 +32,8 @@ class Installer(MetaPathFinder):
         """Finds what the name then means; `None` for other names, and without the package."""
         if fullname.partition(".")[0] not in OWN_ROOTS and fullname not in ADDED:
             return None
-        sys.meta_path.remove(self)
+        with contextlib.suppress(ValueError):  # Another thread was first.
+            sys.meta_path.remove(self)
         if importlib.util.find_spec("poptorch_emu") is None:
             return None
         importlib.import_module("poptorch_emu.names.aliases").install()
