@@ -30,14 +30,7 @@ def arrays(batches: int) -> tuple[Array, Array]:
 def dataset(batches: int = 16, *, repeats: bool = True) -> tf.data.Dataset:
     """Returns batches of samples and labels, again and again."""
     found = tf.data.Dataset.from_tensor_slices(arrays(batches)).batch(ROWS, drop_remainder=True)
-    return untuned(found.repeat() if repeats else found)
-
-
-def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
-    """Has TensorFlow tune nothing: iterators wait seconds for the thread that does when they go."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return data.with_options(options)
+    return found.repeat() if repeats else found
 
 
 def batches_of(count: int, of: int = 16) -> list[Batch]:

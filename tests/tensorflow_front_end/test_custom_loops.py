@@ -51,7 +51,7 @@ def test_loop_then_trains_as_eager_keras_does(model, optimizer, replicas: int) -
     count = 6
     x, labels = models.data(shape, rows=2 * count * replicas * programs.ROWS)
     batches = tf.data.Dataset.from_tensor_slices((x, labels.astype(np.int32)))
-    batches = programs.untuned(batches.batch(programs.ROWS, drop_remainder=True))
+    batches = batches.batch(programs.ROWS, drop_remainder=True)
     strategy = programs.strategy(replicas)
     with strategy.scope():
         trained = make()
