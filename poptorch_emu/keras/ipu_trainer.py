@@ -66,6 +66,9 @@ class IpuTrainer:
         Raises:
             ValueError: `steps_per_execution` is no positive integer.
         """
+        optimizer = args[0] if args else kwargs.get("optimizer")
+        if getattr(optimizer, "loss_scale_factor", None) is not None:
+            kwargs.setdefault("auto_scale_loss", False)  # The program has chosen a scale.
         type(self._model).compile(self._model, *args, **compile_arguments(kwargs))
         check_steps(self._model.steps_per_execution)
 

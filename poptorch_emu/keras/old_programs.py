@@ -39,6 +39,12 @@ def install() -> None:
         root.layers.experimental = _experimental_layers()
         root.mixed_precision.experimental = _experimental_policies()
         root.losses.Reduction = _Reduction
+        root.optimizers.experimental = root.optimizers  # Where those of today were in 2022.
+    for room in ("losses", "metrics"):  # Of functions, TensorFlow's Keras has the short names.
+        own = getattr(tf_keras, room)
+        for name, value in vars(getattr(keras, room)).items():
+            if not hasattr(own, name):
+                setattr(own, name, value)
     for dataset in _DATASETS:
         module: Any = importlib.import_module(f"keras.src.datasets.{dataset}")
         module.get_file = _finding_file(dataset, module.get_file)

@@ -229,6 +229,19 @@ def test_loops_when_there_are_two_then_are_refused() -> None:
     program.check_next()
 
 
+def test_loop_when_its_count_is_a_tensor_then_the_way_out_is_said() -> None:
+    program = Program()
+
+    def loop(count):
+        for _ in tf.range(count):
+            program.queue.enqueue(next(program.iterator)[0])
+
+    with pytest.raises(Error, match="how often a loop runs.*a number of Python"):
+        program.strategy.run(loop, args=[tf.constant(3)])
+    program.strategy.run(loop, args=[3])
+    assert program.queue.dequeue().shape == (3, 4, 12)
+
+
 def test_loop_when_left_by_break_then_is_refused() -> None:
     program = Program()
 

@@ -212,6 +212,7 @@ def test_function_when_symbolic_then_makes_a_model_that_computes_it(name: str) -
         (lambda x, i, u: tf.tensor_scatter_nd_update(x, i, u), [X, INDICES, Y[:2, 0].copy()]),
         (lambda x, k: tf.nn.conv2d(x, k, strides=2, padding="SAME"), [IMAGES, KERNEL]),
         (lambda x, k: tf.nn.conv2d(x, k, [1, 1, 1, 1], "VALID"), [IMAGES, KERNEL]),
+        (lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 2, 2, 1], "SAME"), [IMAGES, KERNEL]),
         (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), [IMAGES]),
         (lambda x: tf.nn.avg_pool2d(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID"), [IMAGES]),
         (lambda x: tf.reduce_mean(x, axis=[1, 2]), [IMAGES]),

@@ -74,6 +74,26 @@ def test_fit_when_the_scale_is_fixed_then_trains_as_without() -> None:
     assert models.largest_difference(*trained) < 2e-6
 
 
+def test_fit_when_the_policy_is_mixed_then_the_scale_of_the_program_is_the_only_one() -> None:
+    """Keras 2 wrapped no optimizer that was wrapped already."""
+    models.use_ipus(1)
+    x, labels = models.data()
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        with models.SCOPE():
+            model = models.mlp()
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+    optimizer = fixed()
+    model.compile(optimizer, models.cross_entropy())
+    assert model.optimizer is optimizer
+    model.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
+    eager = models.compiled(models.mlp(), keras.optimizers.SGD(RATE))
+    eager.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
+    assert models.largest_difference(eager, model) < 2e-3  # What float16 rounds.
+
+
 def test_optimizer_when_the_scale_changes_then_is_keras_own_and_fit_names_the_way_out() -> None:
     models.use_ipus(1)
     optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(RATE))

@@ -48,6 +48,9 @@ assert OfHorovod is PopDistStrategy is ipu.distributed.popdist_strategy.PopDistS
 assert GradientAccumulationOptimizer is tf.keras.ipu.optimizers.GradientAccumulationOptimizer
 assert added.LAMBIpuOptimizer and CrossReplicaOptimizer is ipu.optimizers.CrossReplicaOptimizer
 assert ipu is ours
+assert tf.keras.losses.mean_squared_error is keras.losses.mean_squared_error
+assert tf.losses.kl_divergence and tf.keras.metrics.mean_absolute_error
+assert tf.keras.optimizers.experimental.Adam is keras.optimizers.Adam
 assert ipu.pipelining_ops is pipelining_ops is ipu.ops.pipelining_ops
 assert tf.keras.ipu is keras.ipu is of_keras is ours.keras
 assert other_loops is loops is ipu.loops

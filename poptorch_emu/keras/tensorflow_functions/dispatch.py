@@ -237,6 +237,12 @@ def _converted(
     if is_on_host and current() is None:
         return sys.modules["tensorflow"].constant(value.detach().numpy(), dtype)
     function = _name_of_function()
+    if function == "range":
+        raise compiler_error(
+            "tf.range is given a value on the IPU, but how often a loop runs, and the shape of a "
+            "tensor, are known when it is compiled. Pass a number of Python to the function in "
+            f"args=[...], not a tensor; {Topic.TENSORFLOW_FUNCTION}"
+        )
     near = f"keras.ops.{function}" if hasattr(ops, function) else "a function of keras.ops"
     raise compiler_error(
         f"tf's {function} is not offered for values on the IPU. Use {near}, or compute it on the "

@@ -61,6 +61,22 @@ def conv2d(
     )
 
 
+def depthwise_conv2d(
+    input: Any, filter: Any, strides: Any, padding: Any, data_format: str | None = None,
+    dilations: Any = None,
+) -> Any:  # fmt: skip
+    """tf.nn.depthwise_conv2d."""
+    data_format = data_format or "NHWC"
+    return ops.depthwise_conv(
+        input,
+        filter,
+        _of_pixels(strides, data_format),
+        padding.lower(),
+        _format_name(data_format),
+        _of_pixels(dilations or 1, data_format),
+    )
+
+
 def _pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
     """Returns tf.nn.max_pool2d or tf.nn.avg_pool2d."""
 
@@ -109,6 +125,6 @@ NETWORK_FORMS = {
     **{f"nn.{each.__name__}": each for each in (
         softmax, log_softmax, l2_loss, dropout, bias_add, conv2d, embedding_lookup,
         sparse_softmax_cross_entropy_with_logits, softmax_cross_entropy_with_logits,
-        sigmoid_cross_entropy_with_logits,
+        sigmoid_cross_entropy_with_logits, depthwise_conv2d,
     )},
 }  # fmt: skip
