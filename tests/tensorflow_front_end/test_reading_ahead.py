@@ -116,3 +116,24 @@ def test_call_when_its_reader_is_in_no_hurry_then_ends_without_it(monkeypatch) -
         start = time.monotonic()
         strategy.run(loop)
     assert time.monotonic() - start < patience_seconds
+
+
+def test_long_range_then_is_no_tensor_for_each_number(monkeypatch) -> None:
+    strategy, count = programs.strategy(), 1000
+    made = []
+
+    def counted(make):
+        return lambda *args: made.append(args) or make(*args)
+
+    for owner, name in ((tf, "constant"), (tf.Tensor, "__getitem__")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    with strategy.scope():
+        queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue(ipu.ipu_outfeed_queue.IPUOutfeedMode.LAST)
+
+        def loop():
+            for number in tf.range(count):
+                queue.enqueue(number * 2)
+
+        strategy.run(loop)
+    assert int(queue.dequeue()) == 2 * (count - 1)
+    assert len(made) < 10

@@ -84,7 +84,7 @@ class DeviceLoop:
     """
 
     ordinal: int
-    values: list[Any]
+    values: Sequence[Any]
     body: Pass
     carried: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 

@@ -95,6 +95,24 @@ class CapturedRange(Sequence[Any]):
         return self._values[index]
 
 
+class _Scalars(Sequence[Any]):
+    """The tensors in one of TensorFlow, each made when it is asked for: a long range has many."""
+
+    def __init__(self, tensor: Any) -> None:
+        """Takes a tensor of one axis."""
+        self._dtype = tensor.dtype
+        self._array = tensor.numpy()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tensorflow().constant(self._array[index], self._dtype)
+
+
 @contextmanager
 def _replaced(owner: Any, **replacements: Callable[..., Any]) -> Iterator[None]:
     """Replaces attributes by functions that take the capture and the original first."""
@@ -143,8 +161,7 @@ def _enumerate(values: Any, start: int = 0) -> Any:
 
 
 def _iterate_tensor(capture: Any, original: Any, tensor: Any) -> Any:
-    values = list(original(tensor))
-    return capture.run_loop(values) if len(tensor.shape) == 1 else iter(values)
+    return capture.run_loop(_Scalars(tensor)) if len(tensor.shape) == 1 else original(tensor)
 
 
 def _iterate_dataset(capture: Any, original: Any, dataset: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
 from poptorch_emu.errors import compiler_error
@@ -141,7 +142,7 @@ class _Discovery(Capture):
                 break
             opened.is_merged, opened.is_gone = False, True
         if seen:
-            loop = DeviceLoop(ordinal, list(values), seen[-1][0])
+            loop = DeviceLoop(ordinal, values, seen[-1][0])
             if len(seen) == 2:
                 self._compare(loop, before, *seen)
             self._innermost.enter(loop)
@@ -243,5 +244,9 @@ def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
 
 def loop_values(values: Sequence[Any]) -> torch.Tensor:
     """Returns the values of the variable of a loop as the device has them."""
-    found = torch.tensor([getattr(value, "numpy", lambda value=value: value)() for value in values])
+    if hasattr(values, "__array__"):
+        found = torch.as_tensor(np.array(values))
+    else:
+        plain = [getattr(value, "numpy", lambda value=value: value)() for value in values]
+        found = torch.tensor(plain)
     return found.float() if found.is_floating_point() else found.int()

@@ -75,7 +75,7 @@ class Iteration(Capture):
         with self.one_pass() as opened:
             yield self._counters.get(ordinal, values[0])
         self._hand_on(loop, local_variables(frame_of_loop()))
-        self._innermost.enter(DeviceLoop(ordinal, list(values), opened))
+        self._innermost.enter(DeviceLoop(ordinal, values, opened))
 
     def known_count(self) -> int | None:
         """Returns how many iterations the loop makes that begins next."""
