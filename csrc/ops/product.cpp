@@ -1,5 +1,5 @@
-// Products of two matrices by the kernel that an argument names, and the sums of columns that come
-// with those of gradients.
+// Products of two matrices by the kernel that an argument names, to which a row may be added, and
+// the sums of columns that come with those of gradients.
 
 #include "numerics/gemm/product.h"
 
@@ -10,10 +10,18 @@
 namespace poptorch_emu {
 namespace {
 
-at::Tensor product(const at::Tensor& left, const at::Tensor& right, int64_t kernel) {
+at::Tensor product(const at::Tensor& left, const at::Tensor& right, int64_t kernel,
+                   const std::optional<at::Tensor>& row) {
   const Product product{left, right, product_kernel(kernel)};
   at::Tensor result = product.empty_sum();
-  multiply(product, /*adds=*/false, result);
+  if (row.has_value()) {
+    TORCH_CHECK_VALUE(row->scalar_type() == at::kFloat && row->sizes() == result.sizes().slice(1),
+                      "A product of ", result.size(1), " columns got a row of shape ", row->sizes(),
+                      " and type ", row->scalar_type(), " to add; expected float32 [",
+                      result.size(1), "].");
+    fill_rows(*row, result);
+  }
+  multiply(product, /*adds=*/row.has_value(), result);
   return result;
 }
 
@@ -21,7 +29,7 @@ at::Tensor product(const at::Tensor& left, const at::Tensor& right, int64_t kern
 }  // namespace poptorch_emu
 
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
-  m.def("product(Tensor left, Tensor right, int kernel) -> Tensor");
+  m.def("product(Tensor left, Tensor right, int kernel, Tensor? row=None) -> Tensor");
   m.def("column_sums(Tensor columns) -> Tensor");
 }
 

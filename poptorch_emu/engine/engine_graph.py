@@ -54,7 +54,7 @@ class EngineGraph:
         port_of = {known[node]: port for node, port in placed.port_of.items()}
         written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
         return cls(
-            replace(graph, fx=copy),
+            replace(graph, fx=copy, constants=dict(graph.constants)),
             replace(placed, port_of=port_of),
             inventory.config,
             optimizer,

@@ -81,7 +81,7 @@ def _passed_on(node: fx.Node) -> fx.Node | None:
         return node.args[0]
     if node.target is aten._to_copy.default and not _changes_type(node):
         return node.args[0]  # type: ignore[return-value]
-    if node.target is aten.copy.default and _same_type(node, node.args[1]):
+    if node.target is aten.copy.default and has_same_metadata(node, node.args[1]):
         return node.args[1]  # type: ignore[return-value]
     if node.target is aten.t.default and getattr(node.args[0], "target", None) is node.target:
         return node.args[0].args[0]  # type: ignore[union-attr, return-value]
@@ -89,10 +89,11 @@ def _passed_on(node: fx.Node) -> fx.Node | None:
 
 
 def _changes_type(node: fx.Node) -> bool:
-    return not _same_type(node, node.args[0]) or node.kwargs.get("memory_format") is not None
+    return not has_same_metadata(node, node.args[0]) or node.kwargs.get("memory_format") is not None
 
 
-def _same_type(node: fx.Node, other: object) -> bool:
+def has_same_metadata(node: fx.Node, other: object) -> bool:
+    """Returns whether something is a node with the type, shape and strides of another."""
     if not isinstance(other, fx.Node):
         return False
     ours, theirs = node.meta["val"], other.meta["val"]

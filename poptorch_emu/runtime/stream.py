@@ -1,6 +1,6 @@
 """Reading the results of a call while it still runs.
 
-The call runs in a thread of its own, without Python's lock; the engine hands over the results of
+The call runs in another thread, without Python's lock; the engine hands over the results of
 one device iteration after the other and pauses when too many wait to be read.
 """
 
@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from poptorch_emu.errors import make_error
 
 
 class RunningCall:
-    """One call of the engine in a thread of its own.
+    """One call of the engine in a thread that runs nothing else meanwhile.
 
     Attributes:
         is_running: whether the call has not ended yet.
@@ -32,29 +33,63 @@ class RunningCall:
         self.is_running = True
         self.is_lost = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._main, name="streamed call", daemon=True)
+        self._end = threading.Event()
         _calls.add(self)
-        self._thread.start()
+        _idle_or_new().calls.put(self)
 
     def wait(self) -> BaseException | None:
         """Waits for the end of the call and returns what it raised, once."""
-        self._thread.join()
+        self._end.wait()
         error, self._error = self._error, None
         return error
 
-    def _main(self) -> None:
+    def main(self) -> None:
+        """Runs the call, on a thread for calls."""
         try:
             self._run()
         except BaseException as error:
             self._error = error
         self.is_running = False
 
+    def end(self) -> None:
+        """Wakes who waits for the end."""
+        self._end.set()
 
-# All there are, for a forked child, which has the memory of those that run and not their threads.
+
+class _CallThread:
+    """A thread that runs one call after the other.
+
+    What PyTorch and its libraries keep for a thread is made once, not for each call.
+    """
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[RunningCall] = SimpleQueue()
+        threading.Thread(target=self._main, name="streamed calls", daemon=True).start()
+
+    def _main(self) -> None:
+        while True:
+            call = self.calls.get()
+            call.main()
+            _idle.append(self)
+            call.end()
+            del call  # With its inputs.
+
+
+# All calls there are, for a forked child, which has the memory of those that run and not their
+# threads; and threads without a call.
 _calls: weakref.WeakSet[RunningCall] = weakref.WeakSet()
+_idle: list[_CallThread] = []
+
+
+def _idle_or_new() -> _CallThread:
+    try:
+        return _idle.pop()
+    except IndexError:
+        return _CallThread()
 
 
 def _lose_calls() -> None:
+    _idle.clear()
     for call in list(_calls):
         call.is_lost = call.is_running
 
@@ -121,8 +156,10 @@ class ResultStream:
     def complete(self) -> Iterator[Bundle]:
         """Yields the results that are complete and were not returned yet, without waiting."""
         self._check_process()
-        if self._finalizer.alive and (results := self._executor.take_results()):
-            yield self._bundle(results)
+        if self._finalizer.alive:
+            count, results = self._executor.take_results()
+            if count:
+                yield Bundle(count, self._structured(results))
 
     def bundles(self, linger_seconds: float) -> Iterator[Bundle]:
         """Yields results, several at a time: a caller who is in no hurry is woken less often.
@@ -135,15 +172,11 @@ class ResultStream:
         """
         while self._finalizer.alive:
             self._check_process()
-            results = self._executor.wait_for_results(round(linger_seconds * 1e6))
-            if not results:
+            count, results = self._executor.wait_for_results(round(linger_seconds * 1e6))
+            if not count:
                 self.close()
                 return
-            yield self._bundle(results)
-
-    def _bundle(self, results: Sequence[Sequence[torch.Tensor]]) -> Bundle:
-        stacked = [torch.stack(each) for each in zip(*results, strict=True)]
-        return Bundle(len(results), self._structured(stacked))
+            yield Bundle(count, self._structured(results))
 
     def _check_process(self) -> None:
         if self._call.is_lost:

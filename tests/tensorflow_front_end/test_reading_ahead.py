@@ -137,3 +137,26 @@ def test_long_range_then_is_no_tensor_for_each_number(monkeypatch) -> None:
         strategy.run(loop)
     assert int(queue.dequeue()) == 2 * (count - 1)
     assert len(made) < 10
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_last_elements_of_a_run_then_only_those_that_cannot_fail_are_read_early(
+    is_safe: bool,
+) -> None:
+    data = tf.data.Dataset.range(100)
+    data = data if is_safe else data.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64))
+    data = data.map(lambda x: tf.ensure_shape(tf.cast(x, tf.int32), [])) if not is_safe else data
+    strategy = programs.strategy()
+    with strategy.scope():
+        queue, iterator = ipu.ipu_outfeed_queue.IPUOutfeedQueue(), iter(data)
+
+        def loop():
+            for _ in range(20):
+                queue.enqueue(next(iterator))
+
+        for run in range(5):
+            strategy.run(loop)
+            assert (iterator.num_held > 0) is (is_safe and run < 4)
+    np.testing.assert_array_equal(queue.dequeue().numpy().reshape(-1), np.arange(100))
+    with pytest.raises(tf.errors.OutOfRangeError, match="has only 0 more"):
+        strategy.run(loop)

@@ -8,6 +8,7 @@
 
 #include "common/floating_point_modes.h"
 #include "numerics/gemm/panel_product.h"
+#include "numerics/gemm/product.h"
 #include "numerics/gemm/small_product.h"
 #include "numerics/permuted_copy.h"
 
@@ -138,11 +139,7 @@ at::Tensor empty_packed(const at::Tensor& weight, ProductKernel kernel, int64_t 
 
 void multiply_lines(const at::Tensor& x, const at::Tensor& packed, const at::Tensor& bias,
                     at::Tensor& result) {
-  if (bias.defined()) {
-    float* to = result.mutable_data_ptr<float>();
-    for (int64_t row = 0; row < x.size(0); ++row)
-      to = std::copy_n(bias.const_data_ptr<float>(), bias.size(0), to);
-  }
+  if (bias.defined()) fill_rows(bias, result);
   multiply_small(x, packed, /*adds=*/bias.defined(), result);
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
+
 #include "numerics/gemm/column_sums.h"
 #include "numerics/gemm/panel_product.h"
 #include "numerics/gemm/small_product.h"
@@ -65,6 +67,13 @@ void multiply(const Product& product, bool adds, at::Tensor& sum) {
       }
   }
   if (row_sums != nullptr) *row_sums = sum_columns(left.t());
+}
+
+void fill_rows(const at::Tensor& row, at::Tensor& matrix) {
+  const at::Tensor dense = row.resolve_neg().contiguous();
+  float* to = matrix.mutable_data_ptr<float>();
+  for (int64_t number = 0; number < matrix.size(0); ++number)
+    to = std::copy_n(dense.const_data_ptr<float>(), dense.size(0), to);
 }
 
 }  // namespace poptorch_emu

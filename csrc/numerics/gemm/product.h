@@ -23,4 +23,7 @@ struct Product {
 // `ValueError` for matrices that the kernel cannot multiply.
 void multiply(const Product& product, bool adds, at::Tensor& sum);
 
+// Makes each row of a contiguous matrix of float32 a copy of `row`, which may lie in any order.
+void fill_rows(const at::Tensor& row, at::Tensor& matrix);
+
 }  // namespace poptorch_emu

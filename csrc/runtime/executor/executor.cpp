@@ -98,6 +98,7 @@ void Executor::begin_stream(int64_t max_unread, int64_t micro_batches_per_step,
                   " cannot be streamed: it must have the mode All and come from micro-batches.");
     }
   }
+  modes_of_stream_ = floating_point_modes();
   stream_.begin(max_unread, micro_batches_per_step, num_outputs);
 }
 
@@ -107,14 +108,14 @@ std::vector<at::Tensor> Executor::take_result() {
   return result;
 }
 
-std::vector<std::vector<at::Tensor>> Executor::take_results() {
-  auto results = stream_.take_all();
+TakenResults Executor::take_results() {
+  TakenResults results = stream_.take_all();
   scheduler_.wake();
   return results;
 }
 
-std::vector<std::vector<at::Tensor>> Executor::wait_for_results(int64_t linger_microseconds) {
-  auto results = stream_.wait_for_all(std::chrono::microseconds(linger_microseconds));
+TakenResults Executor::wait_for_results(int64_t linger_microseconds) {
+  TakenResults results = stream_.wait_for_all(std::chrono::microseconds(linger_microseconds));
   scheduler_.wake();
   return results;
 }
@@ -127,13 +128,14 @@ void Executor::end_stream() {
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
   // The user's autocast is not meant for what the CPU computes for the device.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  modes_ = stream_.is_open() ? modes_of_stream_ : floating_point_modes();
+  const FloatingPointModes modes(modes_);
   try {
     prepare(inputs, num_windows);
   } catch (...) {
     stream_.end_call();
     throw;
   }
-  modes_ = floating_point_modes();
   try {
     pool_.run(scheduler_.is_alone());
   } catch (...) {

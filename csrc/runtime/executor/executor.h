@@ -55,8 +55,8 @@ class Executor {
   // Waits for the next result. Returns nothing after the last one of the call, or when it failed.
   std::vector<at::Tensor> take_result();
   // Returns all that are complete; the second function waits first, as `ResultStream` says.
-  std::vector<std::vector<at::Tensor>> take_results();
-  std::vector<std::vector<at::Tensor>> wait_for_results(int64_t linger_microseconds);
+  TakenResults take_results();
+  TakenResults wait_for_results(int64_t linger_microseconds);
   // From now on results are dropped and the engine does not pause. A running call goes on.
   void end_stream();
 
@@ -88,8 +88,9 @@ class Executor {
   SharedLoops loops_;
   Scheduler scheduler_;
   Interpreter interpreter_;
-  std::fenv_t modes_ = {};  // of the thread that calls
-  ThreadPool pool_;         // last: its threads use the others
+  // Of the thread that calls; a streamed call runs on another one than asks for it.
+  std::fenv_t modes_ = {}, modes_of_stream_ = {};
+  ThreadPool pool_;  // last: its threads use the others
 };
 
 }  // namespace poptorch_emu

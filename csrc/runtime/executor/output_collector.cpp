@@ -74,13 +74,4 @@ void OutputCollector::allocate_for(const at::Tensor& piece) {
   allocation_->is_done = true;
 }
 
-at::Tensor OutputCollector::rows(int64_t first, int64_t count) const {
-  const int64_t steps = num_micro_batches_ / count;
-  if (result_.dim() == 0 || num_pieces_ == 1) return result_;
-  const int64_t size = result_.size(0) / steps;
-  const at::Tensor rows = result_.narrow(0, first / count * size, size);
-  // One number of one micro-batch stays a number.
-  return count * num_replicas_ == 1 && is_scalar_ ? rows.select(0, 0) : rows;
-}
-
 }  // namespace poptorch_emu

@@ -25,9 +25,10 @@ class OutputCollector {
   // The number of pieces of the result.
   int64_t num_pieces() const { return num_pieces_; }
 
-  // Returns the pieces of `count` micro-batches from `first` on, of all replicas, in mode `All`. It
-  // shares the storage of the result.
-  at::Tensor rows(int64_t first, int64_t count) const;
+  // The result so far, once there was a piece, and whether its pieces are numbers without a
+  // dimension.
+  const at::Tensor& so_far() const { return result_; }
+  bool has_numbers() const { return is_scalar_; }
 
   // Returns the result: a single piece as it is, or all pieces joined along the first dimension.
   at::Tensor take() { return std::move(result_); }
@@ -41,7 +42,7 @@ class OutputCollector {
   int64_t num_replicas_;
   int64_t num_pieces_;
   at::Tensor result_;
-  bool is_scalar_ = false;  // whether the pieces are
+  bool is_scalar_ = false;  // whether the pieces have no dimension
   // Of the thread that runs the call; another one may allocate.
   const bool is_inference_ = c10::InferenceMode::is_enabled();
   // The first piece tells the shape, so the thread that adds it allocates the result.

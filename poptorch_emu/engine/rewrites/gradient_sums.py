@@ -5,8 +5,10 @@ over the window, the product is added to the sum inside the kernel, so that no g
 to memory and read again. Up to 256 rows the kernel adds up a whole element before it adds that to
 the sum, and the bits are those of a product and an addition.
 
-The gradient of the bias is made of the columns that the product reads. A kernel that copies them
-anyway makes it by the way; alone, it has the same bits (`csrc/numerics/gemm/column_sums.h`).
+The gradient of the bias is made of the columns of a matrix that the product reads: the left one,
+transposed, where the weight is (outputs, inputs), the right one where it is (inputs, outputs). A
+kernel that copies the left one anyway makes it by the way; alone, it has the same bits
+(`csrc/numerics/gemm/column_sums.h`).
 """
 
 from __future__ import annotations
@@ -84,14 +86,17 @@ def use_column_sums(code: EngineGraph) -> int:
     """Changes the sums of the columns that products of gradients read; returns how many."""
     num_changes = 0
     for product in code.graph.fx.find_nodes(op="call_function", target=PRODUCT):
-        columns = _columns_of(product)
-        for node in [] if columns is None else _sums_of(columns):
-            num_changes += _use_column_sums(node, product, columns, code)
+        for columns in (_columns_of(product), arguments_of(product).right):
+            if columns is not None:
+                sums = [
+                    _use_column_sums(node, product, columns, code) for node in _sums_of(columns)
+                ]
+                num_changes += sum(sums)
     return num_changes
 
 
 def _columns_of(product: fx.Node) -> fx.Node | None:
-    """Returns the matrix of which a product of gradients reads the columns, (depth, n)."""
+    """Returns the matrix whose columns a product of gradients reads as its rows, (depth, n)."""
     left: fx.Node = arguments_of(product).left
     return arguments_of(left).self if left.target is aten.t.default else None
 
@@ -114,9 +119,7 @@ def _is_sum_of_columns(node: fx.Node, summed: fx.Node) -> bool:
     return dims == list(range(num_dims - 1)) and summed.meta["val"].dtype == torch.float32
 
 
-def _use_column_sums(
-    node: fx.Node, product: fx.Node, columns: fx.Node | None, code: EngineGraph
-) -> bool:
+def _use_column_sums(node: fx.Node, product: fx.Node, columns: fx.Node, code: EngineGraph) -> bool:
     """Puts the sums behind the product, unless somebody reads them before."""
     # Mostly a view takes dimensions of length 1 away.
     same = [node] if node.meta["val"].dim() == 1 else []
@@ -124,7 +127,7 @@ def _use_column_sums(
     readers = {user for each in (node, *same) for user in each.users if user not in same}
     if not readers or any(reader < product for reader in readers):
         return False
-    value = torch.empty(product.meta["val"].shape[0], dtype=torch.float32, device="meta")
+    value = torch.empty(columns.meta["val"].shape[1], dtype=torch.float32, device="meta")
     sums = code.insert(product, COLUMN_SUMS, (columns,), value)
     product.append(sums)
     code.placed.port_of[sums] = code.placed.port_of[node]

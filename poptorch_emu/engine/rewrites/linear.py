@@ -2,15 +2,16 @@
 
 PyTorch's product brings a part of the weight into another order in each call. Where a layer reads
 its weight for many products, the weight is packed ahead: once before all calls in inference, and
-once a window in training. The bias is part of the call; a ReLU behind it is not, since oneDNN's
-makes 0 of a NaN. Gradients of inputs read the weight in another order, so that packing it for them,
-too, would take as much memory once more.
+once a window in training. The bias is part of the call, also where the model adds it to a product,
+as Keras does; a ReLU behind it is not, since oneDNN's makes 0 of a NaN. Gradients of inputs read
+the weight in another order, so that packing it for them, too, would take as much memory once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from poptorch_emu.engine.engine_graph import EngineGraph, is_single
 from poptorch_emu.engine.product_kernels import Kernel, Role, Row, choose
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import SourceKind, record_of, source_of
+from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.passes.widening import is_half
 from poptorch_emu.torch_versions import OpOverload
 
@@ -73,6 +75,32 @@ def _product(node: fx.Node) -> _Product | None:
     return _Product(node, arguments.mat1, arguments.mat2, arguments.self)
 
 
+def add_biases_in_products(code: EngineGraph) -> int:
+    """Makes one operation of each product to which only a bias is added; returns how many."""
+    num_changes = 0
+    for total in code.graph.fx.find_nodes(op="call_function", target=aten.add.Tensor):
+        arguments = arguments_of(total)
+        for product, bias in permutations((arguments.self, arguments.other)):
+            if arguments.alpha == 1 and _is_bias_of(bias, product, code):
+                matrices = arguments_of(product)
+                args = (bias, matrices.self, matrices.mat2)
+                value = total.meta["val"]
+                total.replace_all_uses_with(code.insert(product, aten.addmm.default, args, value))
+                num_changes += 1
+                break
+    remove_dead(code.graph)
+    return num_changes
+
+
+def _is_bias_of(bias: Any, product: Any, code: EngineGraph) -> bool:
+    """Returns whether a fixed row of the product's type is all that is added to it, and alone."""
+    is_lone = getattr(product, "target", None) is aten.mm.default and len(product.users) == 1
+    if not (is_lone and is_single(product) and code.is_fixed(bias)):
+        return False
+    row, rows = bias.meta["val"], product.meta["val"]
+    return bool(row.dtype == rows.dtype and row.shape == rows.shape[1:])
+
+
 def choose_layer_kernels(code: EngineGraph) -> int:
     """Changes linear layers whose weights are worth packing; returns how many."""
     packer, is_training = _Packer(code), code.config.is_training
@@ -80,21 +108,38 @@ def choose_layer_kernels(code: EngineGraph) -> int:
     num_products = code.config.gradient_accumulation // code.joined if is_training else 1
     num_changes = 0
     for product in _products(code):
-        weight = _weight_of(product, code)
-        if weight is not None:
-            row = choose(role, *product.sizes, num_products=num_products)
-            num_changes += row is not None and packer.change(product, weight, row)
+        row = choose(role, *product.sizes, num_products=num_products)
+        weight = None if row is None else _weight_of(product, code)
+        if row is not None and weight is not None:
+            num_changes += packer.change(product, weight, row)
     return num_changes
 
 
-def _weight_of(product: _Product, code: EngineGraph) -> fx.Node | None:
-    """Returns the source that a layer multiplies with, [outputs, inputs], float32 or float16."""
-    if product.right.target is not aten.t.default:
+@dataclass(frozen=True)
+class _Weight:
+    """What a layer multiplies with, [outputs, inputs].
+
+    Attributes:
+        given: of float32 or float16.
+        wide: the same of float32.
+    """
+
+    given: fx.Node
+    wide: fx.Node
+
+
+def _weight_of(product: _Product, code: EngineGraph) -> _Weight | None:
+    if product.bias is not None and not code.is_fixed(_narrow(product.bias)):
         return None
-    weight = _narrow(arguments_of(product.right).self)
-    if not code.is_fixed(weight):
+    right = product.right
+    if right.target is aten.t.default:
+        wide = arguments_of(right).self
+        given = _narrow(wide)
+        return _Weight(given, wide) if code.is_fixed(given) else None
+    if code.config.is_training or not code.is_fixed(right):  # A window converts variables alone.
         return None
-    return weight if product.bias is None or code.is_fixed(_narrow(product.bias)) else None
+    turned = code.insert(product.node, aten.t.default, (right,), right.meta["val"].t())
+    return _Weight(turned, turned)
 
 
 def _narrow(node: fx.Node) -> fx.Node:
@@ -111,21 +156,20 @@ class _Packer:
         self._code = code
         self._packed: dict[tuple[Any, ...], fx.Node] = {}
 
-    def change(self, layer: _Product, weight: fx.Node, row: Row) -> bool:
-        """Changes a layer, whose `weight` is a source; returns whether it could be packed."""
+    def change(self, layer: _Product, weight: _Weight, row: Row) -> bool:
+        """Changes a layer; returns whether its weight could be packed."""
         if row.kernel is Kernel.ONEDNN:
-            wide_weight = arguments_of(layer.right).self
-            packed = self._pack(layer, onednn.PACK_LINEAR, (wide_weight, layer.sizes[0]))
+            packed = self._pack(layer, onednn.PACK_LINEAR, (weight.wide, layer.sizes[0]))
             _replace(layer, onednn.LINEAR, (layer.left, packed, *_onednn_rest(layer)), self._code)
             return True
         # In training another value would be packed for each micro-batch.
-        is_variable = source_of(weight).kind is SourceKind.VARIABLE
-        if self._code.config.is_training and not is_variable:
+        is_training = self._code.config.is_training
+        if is_training and source_of(weight.given).kind is not SourceKind.VARIABLE:
             return False
         rows, _, outputs = layer.sizes
         # Only MKL packs a weight for a number of rows.
         packed_rows = rows if row.kernel is Kernel.LIBRARY else 1
-        packed = self._pack(layer, _PACK, (weight, row.kernel.number, packed_rows))
+        packed = self._pack(layer, _PACK, (weight.given, row.kernel.number, packed_rows))
         args = (layer.left, packed, layer.bias, outputs, row.kernel.number)
         _replace(layer, _PACKED_LINEAR, args, self._code)
         return True
@@ -133,7 +177,7 @@ class _Packer:
     def _pack(self, layer: _Product, target: Any, args: tuple[Any, ...]) -> fx.Node:
         key = target, args, self._code.placed.port_of[layer.node]
         if key not in self._packed:
-            value = arguments_of(layer.right).self.meta["val"]
+            value = layer.right.meta["val"].t()
             packing = self._packed[key] = self._code.insert(layer.node, target, args, value)
             # What is wished for the layer is not for the weight.
             record = replace(record_of(packing), is_checkpoint=False, recomputed_call=0)
@@ -151,17 +195,23 @@ def choose_product_kernels(code: EngineGraph) -> int:
         right = product.right.meta["val"]
         if row.kernel is Kernel.ONEDNN:
             num_changes += _use_onednn(product, code)
-        elif product.bias is None and (row.kernel is Kernel.SMALL or right.stride(1) == 1):
-            use_kernel(product.node, row.kernel)
+        elif row.kernel is Kernel.SMALL or right.stride(1) == 1:
+            _use_kernel(product, row.kernel)
             num_changes += 1
     return num_changes
 
 
 def use_kernel(node: fx.Node, kernel: Kernel) -> None:
     """Has a kernel of the engine's make a product, `aten.mm`."""
-    arguments = arguments_of(node)
-    node.target, node.args = PRODUCT, (arguments.self, arguments.mat2, kernel.number)
-    node.kwargs = {}
+    product = _product(node)
+    assert product is not None
+    _use_kernel(product, kernel)
+
+
+def _use_kernel(product: _Product, kernel: Kernel) -> None:
+    bias = () if product.bias is None else (product.bias,)
+    product.node.target, product.node.kwargs = PRODUCT, {}
+    product.node.args = (product.left, product.right, kernel.number, *bias)
 
 
 def _use_onednn(product: _Product, code: EngineGraph) -> bool:

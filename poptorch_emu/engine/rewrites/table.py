@@ -30,7 +30,12 @@ from poptorch_emu.engine.rewrites.gradient_sums import (
 )
 from poptorch_emu.engine.rewrites.half_precision import widen_half_kernels
 from poptorch_emu.engine.rewrites.joined_batches import join_micro_batches
-from poptorch_emu.engine.rewrites.linear import choose_layer_kernels, choose_product_kernels
+from poptorch_emu.engine.rewrites.linear import (
+    add_biases_in_products,
+    choose_layer_kernels,
+    choose_product_kernels,
+)
+from poptorch_emu.engine.rewrites.neutral_operations import leave_out_neutral_operations
 from poptorch_emu.engine.rewrites.pooled_convolution import pool_convolutions
 from poptorch_emu.engine.rewrites.recurrent import take_last_steps
 from poptorch_emu.passes.simplify import remove_dead
@@ -75,7 +80,13 @@ class Rewrite:
 
 
 REWRITES = (
+    Rewrite(leave_out_neutral_operations),
     Rewrite(widen_half_kernels),
+    Rewrite(
+        add_biases_in_products,
+        after=(widen_half_kernels,),
+        why="products of float16 are of float32 by now, and what follows knows biases in products",
+    ),
     Rewrite(fold_norms, When.INFERENCE),
     Rewrite(compute_losses_by_rows, When.TRAINING),
     Rewrite(take_last_steps, When.TRAINING),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -91,16 +92,18 @@ class FunctionProgram(DeviceProgram):
             infeed.check(count * (iterations // self._per_call))
         results: FunctionResults | None = None
         try:
-            for first in range(0, iterations, self._per_call):
-                elements = self._elements()
-                stream = self._begun(first, elements, tensors)
+            following: _Taken | None = self._taken(0)
+            for call in range(iterations // self._per_call):
+                assert following is not None
+                taken, following = following, None
+                stream = self._begun(call, taken, tensors)
                 if results is None:
                     results = FunctionResults(self._module, self._replicas, self._accumulation)
-                is_last = first + self._per_call == iterations
+                is_last = (call + 1) * self._per_call == iterations
                 try:
-                    self._read(stream, results, reads_on=not is_last)
+                    following = self._read(stream, results, None if is_last else call + 1)
                 except BaseException:
-                    self._put_rest_back(elements)
+                    self._put_rest_back(taken)
                     raise
                 finally:
                     if self._link is not None:
@@ -110,49 +113,56 @@ class FunctionProgram(DeviceProgram):
                 self._bring_variables_home()
         return None if results is None else results.returned()
 
-    def _begun(
-        self,
-        first: int,
-        elements: Mapping[Infeed, list[Element]],
-        tensors: Sequence[torch.Tensor],
-    ) -> ResultStream:
-        """Begins some iterations from the first on; where that fails, their elements are kept."""
+    def _begun(self, call: int, taken: _Taken, tensors: Sequence[torch.Tensor]) -> ResultStream:
+        """Begins one call of a run; where that fails, its elements are kept."""
         try:
-            inputs = self._inputs(first, elements, tensors)
+            inputs = self._inputs(call, taken, tensors)
             self.prepare(inputs)
             return self.executor._stream(
                 tuple(inputs), {}, max_unread=self._per_call + 1, are_kept=True
             )
         except BaseException:
-            for infeed, each in elements.items():
-                infeed.put_back(each)
+            taken.put_back()
             raise
 
-    def _read(self, stream: ResultStream, results: FunctionResults, *, reads_on: bool) -> None:
-        """Hands the results of some iterations over as they come.
+    def _read(
+        self, stream: ResultStream, results: FunctionResults, next_call: int | None
+    ) -> _Taken | None:
+        """Hands the results of a call over as they come, and returns what the next one takes.
 
         Args:
             stream: brings them.
             results: take what comes.
-            reads_on: whether further elements are needed afterwards.
+            next_call: which follows; `None` if none does.
         """
+        following: _Taken | None = None
         fault: BaseException | None = None
-        with stream:
-            if reads_on:
+        try:
+            with stream:
                 try:
-                    self._read_on(stream, results)
+                    if next_call is None:  # The next run may take them.
+                        early = [each for each in self._counts if each.may_be_read_early]
+                        self._read_on(early, stream, results)
+                    else:
+                        self._read_on(self._counts, stream, results)
+                        following = self._taken(next_call)
                 except BaseException as error:  # What runs comes to its end before.
                     fault = error
-            for bundle in stream.bundles(_LINGER_SECONDS):
-                results.take(*bundle)
+                for bundle in stream.bundles(_LINGER_SECONDS):
+                    results.take(*bundle)
+        except BaseException:
+            if following is not None:
+                following.put_back()
+            raise
         if fault is not None:
             raise fault
+        return following
 
-    def _put_rest_back(self, elements: Mapping[Infeed, list[Element]]) -> None:
+    def _put_rest_back(self, taken: _Taken) -> None:
         """Keeps those elements of a call that come after the update that failed."""
         if self._link is None:
             return  # Which iteration has failed is not known.
-        for infeed, each in elements.items():
+        for infeed, each in taken.elements.items():
             num_used = self._link.num_micro_batches() + self._accumulation
             infeed.put_back(each[num_used * len(each) // self._per_call :])
 
@@ -163,36 +173,46 @@ class FunctionProgram(DeviceProgram):
             self.executor.copyWeightsToHost()
         end_run([each for each in self._of_tensorflow if id(each) in assigned])
 
-    def _read_on(self, stream: ResultStream, results: FunctionResults) -> None:
-        """Reads the elements of the next call while one runs."""
+    def _read_on(
+        self, infeeds: Iterable[Infeed], stream: ResultStream, results: FunctionResults
+    ) -> None:
+        """Reads the elements of the next call, as many as there are, while one runs."""
         looked = time.monotonic()
-        for infeed, count in self._counts.items():
-            for number in range(infeed.num_held, count):
-                infeed.hold(number + 1)
+        for infeed in infeeds:
+            for number in range(infeed.num_held, self._counts[infeed]):
+                if not infeed.has(number + 1):
+                    break
                 if time.monotonic() - looked >= _LINGER_SECONDS:
                     for bundle in stream.complete():
                         results.take(*bundle)
                     looked = time.monotonic()
 
     def _inputs(
-        self, first: int, elements: Mapping[Infeed, list[Element]], tensors: Sequence[torch.Tensor]
+        self, call: int, taken: _Taken, tensors: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Returns what the iterations of a call take, those of all replicas after one another."""
         count, replicas = self._per_call, self._replicas
         is_first = torch.zeros(count * replicas, dtype=torch.bool)
-        is_first[:replicas] = first == 0
-        counters = [each[first : first + count] for each in _counters(self._discovered)]
+        is_first[:replicas] = call == 0
+        here = slice(call * count, (call + 1) * count)
+        counters = [each[here] for each in _counters(self._discovered)]
         given = (*tensors, *(each.value.detach() for each in self._module.integers))
         repeated = [*counters, *(each.expand(count, *each.shape) for each in given)]
-        read = self._stacked(first // count, elements)
-        inputs = [is_first, *read, *(each.repeat_interleave(replicas, 0) for each in repeated)]
+        repeated = [each.repeat_interleave(replicas, 0) for each in repeated]
+        inputs = [is_first, *taken.inputs, *repeated]
         return [each.flatten(0, 1) if each.dim() > 1 else each for each in inputs]
 
-    def _elements(self) -> dict[Infeed, list[Element]]:
-        """Takes the elements of all infeeds for a call, or none."""
+    def _taken(self, call: int) -> _Taken:
+        """Takes the elements of all infeeds for a call of a run, or none."""
         for infeed, count in self._counts.items():
             infeed.hold(count)
-        return {infeed: infeed.take(count) for infeed, count in self._counts.items()}
+        taken = _Taken({infeed: infeed.take(count) for infeed, count in self._counts.items()})
+        try:
+            taken.inputs.extend(self._stacked(call, taken.elements))
+        except BaseException:
+            taken.put_back()
+            raise
+        return taken
 
     def _stacked(self, call: int, elements: Mapping[Infeed, list[Element]]) -> list[torch.Tensor]:
         """Returns what each next() of an iteration gets in one call of a run."""
@@ -206,6 +226,24 @@ class FunctionProgram(DeviceProgram):
             ]
             inputs += stacked(mine, self._places[call % 2].setdefault(number, []))
         return inputs
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What one call of a run takes from its infeeds.
+
+    Attributes:
+        elements: all of each infeed, in order.
+        inputs: what each next() of an iteration gets.
+    """
+
+    elements: Mapping[Infeed, list[Element]]
+    inputs: list[torch.Tensor] = field(default_factory=list)
+
+    def put_back(self) -> None:
+        """Makes the elements the next ones of their infeeds again."""
+        for infeed, each in self.elements.items():
+            infeed.put_back(each)
 
 
 def settings_of_update(discovered: Discovered) -> ModelSettings:

@@ -138,6 +138,11 @@ class Infeed:
         return self._cardinality
 
     @property
+    def may_be_read_early(self) -> bool:
+        """Whether elements of a later run may be read in this one: nothing tells when they were."""
+        return self._at_once > 1 and not self._is_of_run
+
+    @property
     def num_held(self) -> int:
         """How many elements were read, but not taken yet."""
         return len(self._held)
@@ -207,9 +212,15 @@ class Infeed:
             OutOfRangeError: of TensorFlow; there are not so many.
         """
         with self._lock:
-            while len(self._held) < count:
-                if not self._read():
-                    raise self._ended(count, len(self._held))
+            if not self.has(count):
+                raise self._ended(count, len(self._held))
+
+    def has(self, count: int) -> bool:
+        """Reads until so many elements are there, and returns whether there are."""
+        with self._lock:
+            while len(self._held) < count and self._read():
+                pass
+            return len(self._held) >= count
 
     def _ended(self, count: int, left: int) -> Exception:
         error: Exception = tensorflow().errors.OutOfRangeError(

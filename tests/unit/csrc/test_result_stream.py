@@ -93,14 +93,14 @@ def test_call_that_steps_do_not_divide_then_refused_and_the_next_one_runs():
 
 def test_results_when_all_are_taken_then_each_comes_once():
     engine = executor(with_window_output())
-    assert engine.take_results() == []
+    assert engine.take_results() == (0, [])
     x = torch.arange(float(WINDOWS * PER_WINDOW))
     engine.begin_stream(100, 1, 1)
     engine.run([x], WINDOWS)
     assert len(engine.take_result()) == 1
-    taken = engine.take_results()
-    assert [float(result[0]) for result in taken] == [2.0, 3.0, 4.0, 5.0, 6.0]
-    assert engine.take_results() == []
+    count, (taken,) = engine.take_results()
+    assert (count, taken.flatten().tolist()) == (5, [2.0, 3.0, 4.0, 5.0, 6.0])
+    assert engine.take_results() == (0, [])
     engine.end_stream()
 
 
@@ -114,14 +114,14 @@ def test_results_when_waited_for_then_the_end_of_the_call_ends_the_wait(is_over)
     if is_over:
         call.join()
     start = time.perf_counter()
-    found = [float(result[0]) for result in engine.wait_for_results(60_000_000)]
+    count, (found,) = engine.wait_for_results(60_000_000)
     assert time.perf_counter() - start < 30
-    assert found == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    assert engine.wait_for_results(60_000_000) == []
+    assert (count, found.flatten().tolist()) == (6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert engine.wait_for_results(60_000_000) == (0, [])
     call.join()
     engine.end_stream()
 
 
 def test_results_when_waited_for_without_a_call_then_there_are_none():
     engine = executor(with_window_output())
-    assert engine.wait_for_results(60_000_000) == []
+    assert engine.wait_for_results(60_000_000) == (0, [])

@@ -59,6 +59,29 @@ def test_product_of_any_size_then_is_that_of_pytorch(
 
 
 @pytest.mark.parametrize("kernel", ALL)
+@pytest.mark.parametrize("size", [(8, 64, 64), (300, 7, 512), (1, 33, 16)], ids=str)
+def test_product_with_a_row_then_each_row_has_it_added(
+    kernel: int, size: tuple[int, int, int]
+) -> None:
+    left, right = operands(*size)
+    row = torch.randn(2, size[2]).t()[:, 0]
+    found, product = multiply(left, right, kernel, row), multiply(left, right, kernel)
+    assert found.is_contiguous() and found.shape == product.shape
+    exact = left.double() @ right.double() + row
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+    assert torch.equal(multiply(left, right, kernel, torch._neg_view(-row)), found)
+    if size[0] <= 256:  # The depth of a block: a whole element is added up before the row is.
+        assert kernel == LIBRARY or torch.equal(found, product + row)
+
+
+@pytest.mark.parametrize("row", [torch.ones(31), torch.ones(1, 32), torch.ones(32).double()])
+def test_product_when_a_row_does_not_fit_then_refused(row: torch.Tensor) -> None:
+    left, right = operands(16, 4, 32)
+    with pytest.raises(ValueError, match=r"32 columns got a row of shape .* expected float32 .32."):
+        multiply(left, right, LIBRARY, row)
+
+
+@pytest.mark.parametrize("kernel", ALL)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_product_when_an_operand_is_not_finite_then_its_row_and_column_are_not(
     kernel: int, value: float

@@ -152,7 +152,7 @@ NUM_LAYERS = {
     "transposed rows": 1,
     "twice": 1,
     "given": 1,
-    "added": 4,
+    "added": 5,
     "attention": 5,
     "other types": 2,
 }

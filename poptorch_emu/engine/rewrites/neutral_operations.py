@@ -1,0 +1,88 @@
+"""Leaves out operations that change no number, and computes more numbers ahead.
+
+Keras writes losses so that they hold for any number of samples: they are divided by a number that
+is chosen where it is not 0, and multiplied by 1. Each operation on one number takes the engine as
+long as one on a thousand. The machine's graph keeps them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.ir.evaluate import evaluate
+from poptorch_emu.ir.graph import Source, SourceKind, record_of, source_of
+from poptorch_emu.passes.random_numbers import is_random
+from poptorch_emu.passes.simplify import has_same_metadata, remove_dead
+
+aten = torch.ops.aten
+
+# What leaves every number as it is, with the number that does so. A sum with 0 makes 0 of -0.
+_UNCHANGED_BY = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.sub.Tensor: 0}
+_SAME_SHAPE = {aten.expand.default, aten.view.default}
+# What these return depends on the metadata of their argument alone.
+_LIKE = {aten.full_like.default, aten.ones_like.default, aten.zeros_like.default}
+
+
+def leave_out_neutral_operations(code: EngineGraph) -> int:
+    """Takes values that operations only hand on or choose in their place; returns how many."""
+    num_changes = 0
+    for node in code.graph.operations:
+        value = _handed_on(node) or _chosen(node, code) or _number(node, code)
+        if value is not None:
+            node.replace_all_uses_with(value)
+            num_changes += 1
+    remove_dead(code.graph)
+    return num_changes
+
+
+def _handed_on(node: fx.Node) -> fx.Node | None:
+    """Returns the value that an operation returns as it is."""
+    if node.target in _UNCHANGED_BY:
+        number = arguments_of(node).other
+        if isinstance(number, fx.Node) or number != _UNCHANGED_BY[node.target]:
+            return None
+    elif node.target not in _SAME_SHAPE:
+        return None
+    value: fx.Node = arguments_of(node).self
+    return value if has_same_metadata(node, value) else None
+
+
+def _chosen(node: fx.Node, code: EngineGraph) -> fx.Node | None:
+    """Returns the value that a constant chooses, if it has the metadata of the result."""
+    if node.target is not aten.where.self:
+        return None
+    arguments = arguments_of(node)
+    condition = _constant(arguments.condition, code)
+    if condition is None or bool(condition.any()) is not bool(condition.all()):
+        return None
+    chosen: fx.Node = arguments.self if condition.all() else arguments.other
+    return chosen if has_same_metadata(node, chosen) else None
+
+
+def _constant(node: fx.Node, code: EngineGraph) -> torch.Tensor | None:
+    if node.op != "placeholder" or source_of(node).kind is not SourceKind.CONSTANT:
+        return None
+    return code.graph.constants[source_of(node).name]
+
+
+def _number(node: fx.Node, code: EngineGraph) -> fx.Node | None:
+    """Returns a constant for a number that depends on constants alone, or on the type of another.
+
+    Larger constants are not made: to read them from memory would take longer.
+    """
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.dim() > 0 or is_random(node):
+        return None
+    known = {each: _constant(each, code) for each in node.all_input_nodes}
+    # Between phases, the memory plan counts the number whose type is asked for.
+    if node.target in _LIKE and not code.config.strategy.is_phased:
+        known = {each: torch.empty((), dtype=value.dtype) for each in known}
+    is_ours = node.target.namespace == "aten"  # type: ignore[union-attr]
+    if not is_ours or not known or any(each is None for each in known.values()):
+        return None
+    name = f"number_{node.name}"
+    code.graph.constants[name] = evaluate(node, known)
+    return code.graph.add_source(Source(SourceKind.CONSTANT, name), value, record_of(node))
