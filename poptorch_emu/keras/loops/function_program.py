@@ -24,7 +24,7 @@ from poptorch_emu.runtime.stream import ResultStream
 
 # A run that reads is cut into pieces: while the device runs one, the host reads the next. A piece
 # has at least so many iterations, but no more bytes, if their number can be divided so.
-_MOST_PIECES = 20
+_MOST_PIECES = 5
 _FEWEST_ITERATIONS = 50
 _WANTED_INPUT_BYTES = 2**24
 _MOST_INPUT_BYTES = 2**28

@@ -234,15 +234,24 @@ class Infeed:
     def _num_unread(self) -> int:
         return self.cardinality - self._num_read
 
+    def _bundled(self) -> Any:
+        """Returns the data set with several elements in each of its own.
+
+        They are made by one thread. If it were asked for each element, and waited each time, that
+        would take longer than the elements of a small model.
+        """
+        if self._at_once == 1:
+            return self._dataset
+        prefetched = type(self._dataset).__name__.strip("_").startswith("Prefetch")
+        dataset = self._dataset._inputs()[0] if prefetched else self._dataset
+        return dataset.batch(self._at_once).prefetch(2)
+
     def _read(self) -> bool:
         """Reads some elements, and returns whether there were any."""
         tf = tensorflow()
         with suspended(), reading():
             if self._iterator is None:
-                is_single = self._at_once == 1
-                self._iterator = iter(
-                    self._dataset if is_single else self._dataset.batch(self._at_once)
-                )
+                self._iterator = iter(self._bundled())
             try:  # Without the structure of an element, which takes as long as the rest.
                 tensors = tf.raw_ops.IteratorGetNext(
                     iterator=self._iterator._iterator_resource, **self._types
