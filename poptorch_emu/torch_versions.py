@@ -208,6 +208,8 @@ ATTRIBUTES = {
 OPERATORS = {
     "_adaptive_avg_pool2d": "poolings of joined micro-batches",
     "_adaptive_avg_pool2d_backward": "poolings of joined micro-batches",
+    "_cdist_backward": "distances of float16 numbers",
+    "_cdist_forward": "distances of float16 numbers",
     "_efficientzerotensor": "zeros of derivatives in forward mode, whose values are asked for",
     "_index_put_impl_": "assignments by masks",
     "_local_scalar_dense": "numbers that are read from tensors, which is refused",

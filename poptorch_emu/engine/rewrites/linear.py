@@ -138,7 +138,9 @@ def _weight_of(product: _Product, code: EngineGraph) -> _Weight | None:
         return _Weight(given, wide) if code.is_fixed(given) else None
     if code.config.is_training or not code.is_fixed(right):  # A window converts variables alone.
         return None
-    turned = code.insert(product.node, aten.t.default, (right,), right.meta["val"].t())
+    inputs, outputs = right.meta["val"].shape
+    value = torch.empty_strided((outputs, inputs), (1, outputs), device="meta")
+    turned = code.insert(product.node, aten.t.default, (right,), value)
     return _Weight(turned, turned)
 
 
@@ -159,7 +161,7 @@ class _Packer:
     def change(self, layer: _Product, weight: _Weight, row: Row) -> bool:
         """Changes a layer; returns whether its weight could be packed."""
         if row.kernel is Kernel.ONEDNN:
-            packed = self._pack(layer, onednn.PACK_LINEAR, (weight.wide, layer.sizes[0]))
+            packed = self._pack(layer, weight, onednn.PACK_LINEAR, weight.wide, layer.sizes[0])
             _replace(layer, onednn.LINEAR, (layer.left, packed, *_onednn_rest(layer)), self._code)
             return True
         # In training another value would be packed for each micro-batch.
@@ -169,15 +171,16 @@ class _Packer:
         rows, _, outputs = layer.sizes
         # Only MKL packs a weight for a number of rows.
         packed_rows = rows if row.kernel is Kernel.LIBRARY else 1
-        packed = self._pack(layer, _PACK, (weight.given, row.kernel.number, packed_rows))
+        numbers = row.kernel.number, packed_rows
+        packed = self._pack(layer, weight, _PACK, weight.given, *numbers)
         args = (layer.left, packed, layer.bias, outputs, row.kernel.number)
         _replace(layer, _PACKED_LINEAR, args, self._code)
         return True
 
-    def _pack(self, layer: _Product, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    def _pack(self, layer: _Product, weight: _Weight, target: Any, *args: Any) -> fx.Node:
         key = target, args, self._code.placed.port_of[layer.node]
         if key not in self._packed:
-            value = layer.right.meta["val"].t()
+            value = weight.wide.meta["val"]
             packing = self._packed[key] = self._code.insert(layer.node, target, args, value)
             # What is wished for the layer is not for the weight.
             record = replace(record_of(packing), is_checkpoint=False, recomputed_call=0)
