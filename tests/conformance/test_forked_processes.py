@@ -180,3 +180,16 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(results)))
 def test_child_when_forked_in_a_stream_then_exits_like_any_other():
     done = run_forked(["-c", SCRIPT], FINALIZED)
     assert done.stdout == "5 19\n", done.stderr
+
+
+def test_model_when_its_parent_has_streamed_results_then_streams_in_the_child() -> None:
+    x, options = torch.arange(4.0), poptorch.Options().deviceIterations(4)
+    options.outputMode(poptorch.OutputMode.All).showCompilationProgressBar(False)
+
+    def streams() -> bool:
+        model = poptorch.inferenceModel(torch.nn.Softplus(), options)
+        results = torch.stack(list(emulator.stream(model, x)))
+        return torch.equal(results, torch.nn.functional.softplus(x).reshape(results.shape))
+
+    assert streams()  # On a thread that waits for the next call afterwards.
+    assert in_child(streams)

@@ -1,7 +1,6 @@
 """`poptorch_emu.emulator.stream`: results of a call are read while it runs."""
 
 import gc
-import os
 import threading
 import time
 
@@ -125,18 +124,6 @@ def test_streams_one_after_the_other_then_run_on_one_thread_and_as_the_caller_ha
         torch.set_flush_denormal(False)
     assert torch.equal(kept, torch.full((4, 3), 5e-40)) and not flushed.view(torch.int32).any()
     assert set(threading.enumerate()) <= threads
-
-
-def test_stream_when_the_process_was_forked_after_another_then_runs_in_the_child():
-    model, x = inference(4)
-    with stream(model, x) as results:
-        list(results)
-    child = os.fork()
-    if child == 0:
-        sums = poptorch.inferenceModel(torch.nn.Identity(), options_of(4))
-        with stream(sums, torch.ones(4)) as results:
-            os._exit(len(list(results)))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
 def test_stream_when_closed_early_then_the_call_is_complete():

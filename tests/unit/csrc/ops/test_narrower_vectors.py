@@ -53,7 +53,8 @@ print(hashlib.sha256(values).hexdigest())
 
 def run(code: str, capability: str, *words: str) -> str:
     """Returns what a program prints where PyTorch takes such vectors."""
-    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=HERE,
