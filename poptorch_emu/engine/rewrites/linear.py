@@ -138,10 +138,20 @@ def _weight_of(product: _Product, code: EngineGraph) -> _Weight | None:
         return _Weight(given, wide) if code.is_fixed(given) else None
     if code.config.is_training or not code.is_fixed(right):  # A window converts variables alone.
         return None
+    turned = _turned_here(right, product, code)
+    return _Weight(turned, turned)
+
+
+def _turned_here(right: fx.Node, product: _Product, code: EngineGraph) -> fx.Node:
+    """Returns a fixed matrix transposed, once for all layers of a stage that read it."""
+    port_of = code.placed.port_of
+    for user in right.users:
+        is_ours = user.target is aten.t.default and user in code.made
+        if is_ours and port_of[user] == port_of[product.node]:
+            return user
     inputs, outputs = right.meta["val"].shape
     value = torch.empty_strided((outputs, inputs), (1, outputs), device="meta")
-    turned = code.insert(product.node, aten.t.default, (right,), value)
-    return _Weight(turned, turned)
+    return code.insert(product.node, aten.t.default, (right,), value)
 
 
 def _narrow(node: fx.Node) -> fx.Node:

@@ -1,8 +1,7 @@
 """Short words for programs that tests build by hand, without the compiler."""
 
-from typing import NamedTuple
-
 from poptorch_emu import _C
+from poptorch_emu.report.profile_file import EventRow
 
 MICRO_BATCH = _C.SegmentKind.MICRO_BATCH
 WINDOW = _C.SegmentKind.WINDOW
@@ -32,22 +31,9 @@ def executor(program, *, replicas=1, workers=1, groups=None, follows_lists=None)
     return _C.Executor(program, replicas, workers, 1, groups, follows_lists=follows_lists)
 
 
-class Event(NamedTuple):
-    """One action that an executor ran, while tracing was on."""
-
-    replica: int
-    ipu: int
-    segment: int
-    window: int
-    micro_batch: int
-    worker: int
-    start_ns: int
-    end_ns: int
-
-
 def take_events(engine):
     """Returns the events since the last time, in the order in which they ended."""
-    return [Event(*row) for row in engine.take_events().tolist()]
+    return [EventRow(*row) for row in engine.take_events().tolist()]
 
 
 def one_segment(num_inputs=1, *, is_batched=True, num_micro_batches=1):

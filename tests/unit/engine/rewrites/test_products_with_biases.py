@@ -125,6 +125,24 @@ def test_inference_then_packs_the_kernels_once(kernel: Kernel) -> None:
     assert text.count(name) == 3 and "aten::mm(" not in text and "aten::addmm(" not in text
 
 
+@needs_vectors
+def test_layer_that_is_called_twice_then_has_its_kernel_packed_once() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = Dense(64, 64)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (self.layer(torch.tanh(self.layer(x))),)
+
+    model, x = Twice(), data()
+    with choosing(Role.FIXED_LAYER, Kernel.SMALL, is_packed=True):
+        found, text = inferred(model, x)
+    torch.testing.assert_close(found, model(x)[0].detach(), rtol=1e-5, atol=1e-5)
+    assert text.count("::packed_linear(") == 2 and text.count("::pack_weight(") == 1
+
+
 class Function(nn.Module):
     """Has a weight, and computes with it what a test says."""
 
