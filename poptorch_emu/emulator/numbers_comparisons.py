@@ -36,7 +36,6 @@ from poptorch_emu.report.nonfinite_report import NonfiniteReport
 from poptorch_emu.report.numbers_report import NumbersReport
 from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.untrusted.files import replacing
-from poptorch_emu.update.formulas.optimizer_config import Hyper
 
 Against = Any
 _SHADOWS = (torch.float32, torch.float64)
@@ -245,10 +244,9 @@ def _step(request: Request, start: Start) -> tuple[Step | None, list[str]]:
     config = request.optimizer
     if config is None:
         return None, []
-    unscaled = replace(config, loss_scaling=Hyper(1.0, is_constant=True))
     parameters = {name: torch.nn.Parameter(start.weights[name]) for name in request.parameters}
     try:
-        optimizer = torch_optimizer_of(unscaled, parameters, start.states)
+        optimizer = torch_optimizer_of(config.unscaled, parameters, start.states)
     except Error as reason:
         return None, [f"The update is not compared: {reason.message}"]
 

@@ -35,10 +35,8 @@ TEMPLATE_SHAPE = (3, 5)
 # The weight, and its accumulated gradient.
 WEIGHT = "weight"
 # What parts of an update send each other: a norm, what all gradients are multiplied by, numbers of
-# large elements, the loss scale of this window, what frees a norm of it, and LAMB's direction.
-NORM, CLIP, COUNTS, LOSS_SCALE, UNSCALE, DIRECTION = (
-    "norm", "clip", "counts", "loss scale", "unscale", "direction",
-)  # fmt: skip
+# large elements, the loss scale of this window, and LAMB's direction.
+NORM, CLIP, COUNTS, LOSS_SCALE, DIRECTION = "norm", "clip", "counts", "loss scale", "direction"
 # What the replicas add up for LAMB: the squares of a weight and of its direction.
 SQUARES = "squares"
 NUM_SQUARES = 2
@@ -200,22 +198,22 @@ def record_norm(names: Sequence[str], dtype: torch.dtype, gradient_scale: float)
     return template.finish(links={NORM: norm})
 
 
-def record_clip(num_norms: int, max_norm: float, *, is_scaled: bool = False) -> Graph:
+def record_clip(config: OptimizerConfig, num_norms: int) -> Graph:
     """Returns the graph of what to multiply all gradients by, `CLIP`, 0-d float32.
 
+    Its other sources are those of the loss scale, as in `record_update`.
+
     Args:
+        config: the optimiser, which has a limit.
         num_norms: how many partial norms there are, each a source of kind LINK, numbered from 0.
-        max_norm: the limit.
-        is_scaled: whether an automatic loss scale is in the norms; the source `UNSCALE` frees them
-            of it.
     """
     template = Template()
     norms = [template.link(str(index)) for index in range(num_norms)]
-    factor = template.link(UNSCALE) if is_scaled else None
+    constant = template.hyper(LOSS_SCALING, config.loss_scaling) if config.kind.is_sgd else 1.0
+    scaling = _loss_scale(template, config)
     with template.recording():
-        if factor is not None:
-            norms = [norm * factor for norm in norms]
-        scale = clip_scale(norms, max_norm)
+        freed = [_rescaled(norm, scaling, 1.0) for norm in norms]
+        scale = clip_scale(freed, config.limit_of_norm(constant)).float()
     return template.finish(links={CLIP: scale})
 
 
@@ -238,7 +236,7 @@ def record_loss_scale(rule: LossScaleRule, num_counts: int, num_elements: int) -
     """Returns the graph by which an automatic loss scale follows the counts of all IPUs.
 
     Its sources are the counts, of kind LINK and numbered from 0, the loss scaling, `FACTOR` and
-    `STATISTICS`; its results are the last two, `LOSS_SCALE` and `UNSCALE`.
+    `STATISTICS`; its results are the last two and `LOSS_SCALE`.
 
     Args:
         rule: when the scale changes.
@@ -254,10 +252,7 @@ def record_loss_scale(rule: LossScaleRule, num_counts: int, num_elements: int) -
         shares = torch.stack(counts).sum(0) / num_elements
         new_factor, new_statistics = next_factor(rule, factor, statistics, shares, scaling)
         scale = (scaling * factor).float()
-        unscale = factor.reciprocal()
-    return template.finish(
-        {FACTOR: new_factor, STATISTICS: new_statistics}, {LOSS_SCALE: scale, UNSCALE: unscale}
-    )
+    return template.finish({FACTOR: new_factor, STATISTICS: new_statistics}, {LOSS_SCALE: scale})
 
 
 def _hypers(
@@ -285,10 +280,7 @@ def _rule_arguments(
         for spec in state_names(config, config.groups[group_index])
     }
     hypers = _hypers(template, config, group_index)
-    if config.loss_scale_rule is not None:
-        scaling: float | Tensor = template.link(LOSS_SCALE)
-    else:
-        scaling = template.hyper(LOSS_SCALING, config.loss_scaling)
+    scaling = _loss_scale(template, config)
     with template.recording():
         gradient = _rescaled(gradient, scaling, gradient_scale)
         if clip is not None:
@@ -296,8 +288,15 @@ def _rule_arguments(
     return config, group_index, weight, gradient, states, hypers
 
 
+def _loss_scale(template: Template, config: OptimizerConfig) -> float | Tensor:
+    """Returns the factor by which the gradients of this window were multiplied."""
+    if config.loss_scale_rule is not None:
+        return template.link(LOSS_SCALE)
+    return template.hyper(LOSS_SCALING, config.loss_scaling)
+
+
 def _rescaled(gradient: Tensor, loss_scaling: float | Tensor, scale: float) -> Tensor:
-    """Frees a gradient of the loss scaling and multiplies it by `scale`."""
+    """Divides a gradient, or a norm of gradients, by the loss scaling; multiplies it by `scale`."""
     if isinstance(loss_scaling, Tensor):
         return gradient.float() * (scale / loss_scaling).float()
     factor = scale / loss_scaling

@@ -6,10 +6,11 @@ Nothing here knows optimiser objects; the front end makes these values from them
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
+from torch import Tensor
 
 from poptorch_emu.update.formulas.loss_scale import LossScaleRule
 
@@ -105,7 +106,8 @@ class OptimizerConfig:
         first_order_type: type of the first state of the Adam and RMSprop families.
         second_order_type: type of their second state.
         velocity_type: type of the velocity of SGD.
-        max_grad_norm: limit of the global norm of all gradients; infinity for none.
+        max_grad_norm: limit of the global norm of all gradients; infinity for none. For SGD it is a
+            limit of scaled gradients: `limit_of_norm`.
         uses_tf_variant: RMSprop as TensorFlow has it, and Adam and AdamW, whose eps is added before
             the second moment is corrected; SGD is the same.
     """
@@ -126,6 +128,29 @@ class OptimizerConfig:
     def clips(self) -> bool:
         """Whether the global norm of all gradients has a limit."""
         return math.isfinite(self.max_grad_norm)
+
+    def limit_of_norm(self, loss_scaling: float | Tensor) -> float | Tensor:
+        """Returns the limit of the norm of all gradients without loss scaling.
+
+        PopART divides gradients by the loss scale before it accumulates and clips them. For SGD the
+        loss scale is in the scaled learning rate, so that the scaled gradient is clipped.
+
+        Args:
+            loss_scaling: of the optimiser, without an automatic factor.
+        """
+        return self.max_grad_norm / loss_scaling if self.kind.is_sgd else self.max_grad_norm
+
+    @property
+    def unscaled(self) -> OptimizerConfig:
+        """The optimiser that does the same with gradients that were never scaled."""
+        limit = self.limit_of_norm(self.loss_scaling.value)
+        assert isinstance(limit, float)
+        return replace(
+            self,
+            loss_scaling=Hyper(1.0, is_constant=True),
+            loss_scale_rule=None,
+            max_grad_norm=limit,
+        )
 
     def value(self, name: str, group: int) -> float:
         """Returns the present value of a hyper-parameter; all groups have one loss scaling."""
