@@ -1,1 +1,1 @@
-"""What the hardware is and what things take there: chips, systems, costs, memory of tiles."""
+"""The hardware as data and formulas: chips, systems, costs of operations, memory of tiles."""

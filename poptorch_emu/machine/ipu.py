@@ -1,6 +1,6 @@
-"""The chips, as data: what a model of the machine computes with.
+"""The kinds of IPU as data: tiles, memory, clock and rates.
 
-Sources are named as in `docs/fidelity.md`; "derived" numbers follow from others by arithmetic.
+Sources are named as in `docs/fidelity.md`. "Derived" numbers follow from others by arithmetic.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ class Ipu:
     """One kind of IPU; rates are those of one tile.
 
     Attributes:
-        name: for people.
-        num_tiles: tiles of one IPU.
-        tile_bytes: memory of one tile, code included.
-        code_bytes: the part of it that instructions can run from.
-        clock_hz: of the tiles.
-        num_workers: threads of one tile.
-        exchange_bytes_per_cycle: what a tile receives.
-        load_bytes_per_cycle: of one load.
-        has_quarter: whether it multiplies numbers of 8 bits.
+        name: name in reports.
+        num_tiles: number of tiles of one IPU.
+        tile_bytes: memory of one tile, including its code.
+        code_bytes: part of `tile_bytes` from which instructions can run.
+        clock_hz: clock rate of the tiles.
+        num_workers: hardware threads of one tile.
+        exchange_bytes_per_cycle: bytes that a tile can receive in a cycle.
+        load_bytes_per_cycle: bytes that one load instruction reads.
+        has_quarter: whether the chip can multiply 8-bit numbers.
     """
 
     name: str
@@ -42,12 +42,13 @@ class Ipu:
 
 KIB = 1024
 
-# Tiles, memory and clock: published by Graphcore (Mk1: Citadel's study of it). Rates: read in
-# PopLibs. The region of code of Mk2: read in an independent compiler for it; of Mk1: assumed, all.
+# Source of tiles, memory and clock: Graphcore's documents, and Citadel's study for Mk1. Source of
+# the rates: PopLibs. Source of Mk2's code region: an independent compiler. Mk1's is assumed to be
+# the whole memory.
 MK1 = Ipu("Mk1", 1216, 256 * KIB, 256 * KIB, 1.6e9)
 MK2 = Ipu("Mk2", 1472, 624 * KIB, 208 * KIB, 1.325e9)
 BOW = Ipu("Bow", 1472, 624 * KIB, 208 * KIB, 1.85e9)
-# A Mk2 on a PCIe card; tiles and clock derived from its published peak speeds.
+# C600 is a Mk2 on a PCIe card. Its tiles and clock are derived from its published peak speeds.
 C600 = Ipu("C600", 1472, 624 * KIB, 208 * KIB, 1.5e9, has_quarter=True)
 
 # The numbers that PopTorch gives to versions of the hardware.

@@ -1,7 +1,7 @@
-"""Copies between IPUs, and the collectives that replicas do over the same links.
+"""Times of copies between IPUs, and of collectives between replicas over the same links.
 
-A machine has two rungs of two IPUs; rails join the rungs to a ladder of up to 64 IPUs, beyond which
-gateways join whole pods. Sources and evidence are those of `time_numbers.py`.
+A machine has two rungs of two IPUs each. Rails join the rungs to a ladder of up to 64 IPUs, a pod.
+Gateways join pods. Sources and evidence are in `time_numbers.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MACHINE_IPUS = 4
 def copy_cycles(
     num_bytes: int, source: int, target: int, chip: Ipu, numbers: TimeNumbers = NUMBERS
 ) -> float:
-    """Returns how long a copy from one IPU to another takes, a sync of the two included.
+    """Returns the cycles of a copy from one IPU to another, including a sync of the two.
 
     Args:
-        num_bytes: of the copy; none takes no time.
-        source: number of an IPU in its replica.
-        target: likewise.
-        chip: whose clock counts.
-        numbers: of the model.
+        num_bytes: size of the copy; 0 takes no time.
+        source: number of the sending IPU in its replica.
+        target: number of the receiving IPU in its replica.
+        chip: kind of the IPUs, whose clock counts.
+        numbers: constants of the time model.
     """
     if not num_bytes or source == target:
         return 0.0
@@ -36,17 +36,17 @@ def copy_cycles(
 def all_reduce_seconds(
     num_bytes: int, num_replicas: int, ipus_per_replica: int, numbers: TimeNumbers = NUMBERS
 ) -> float:
-    """Returns how long the replicas take to add up a tensor so that each has the sum.
+    """Returns the time in which replicas add up a tensor so that each has the sum.
 
-    In one pod that is a ring: a reduce-scatter, and an all-gather of the same volume. Over several
-    pods there are three phases: each pod reduces and scatters, the pods add up over the gateways,
-    each pod gathers.
+    Within a pod this is a ring: a reduce-scatter, then an all-gather of the same volume. Over
+    several pods there are three phases: each pod does a reduce-scatter, the pods add up their parts
+    over the gateways, and each pod does an all-gather.
 
     Args:
-        num_bytes: of one IPU of each replica, all at the same time.
-        num_replicas: that have one each.
-        ipus_per_replica: what share of the links a ring gets.
-        numbers: of the model.
+        num_bytes: bytes on one IPU of each replica; all IPUs exchange at the same time.
+        num_replicas: number of replicas.
+        ipus_per_replica: number of IPUs of a replica, whose rings share the links.
+        numbers: constants of the time model.
     """
     if num_replicas < 2 or not num_bytes:
         return 0.0
@@ -66,12 +66,12 @@ def all_reduce_seconds(
 def gather_seconds(
     num_bytes: int, num_replicas: int, ipus_per_replica: int, numbers: TimeNumbers = NUMBERS
 ) -> float:
-    """Returns how long an all-gather or a reduce-scatter takes: half of an all-reduce."""
+    """Returns the time of an all-gather or a reduce-scatter, which is half of an all-reduce."""
     return all_reduce_seconds(num_bytes, num_replicas, ipus_per_replica, numbers) / 2
 
 
 def ring_seconds(num_bytes: int, num_members: int, rate: float, hop_seconds: float) -> float:
-    """Returns how long it takes to send all parts but one around a ring."""
+    """Returns the time to send all parts but one around a ring."""
     if num_members < 2:
         return 0.0
     steps = num_members - 1
@@ -79,7 +79,7 @@ def ring_seconds(num_bytes: int, num_members: int, rate: float, hop_seconds: flo
 
 
 def _ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> float:
-    """Returns the bytes per second of a ring; rings share the rails (assumed).
+    """Returns the rate of one ring. The rings of a replica's IPUs share the rails (assumed).
 
     A full pod closes the ladder to a torus, which doubles the rails.
     """
@@ -90,5 +90,5 @@ def _ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> fl
 
 
 def _hop_seconds(num_ipus: int, numbers: TimeNumbers) -> float:
-    """Returns how long a step of a ring takes beside its bytes."""
+    """Returns the latency of one step of a ring, without its bytes."""
     return numbers.hop_seconds if num_ipus <= MACHINE_IPUS else numbers.machine_hop_seconds

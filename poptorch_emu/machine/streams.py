@@ -1,6 +1,6 @@
-"""What the host and streaming memory give to an IPU and take from it, in seconds.
+"""Times of transfers between an IPU and the host or streaming memory, in seconds.
 
-Sources and evidence are those of `time_numbers.py`.
+Sources and evidence are in `time_numbers.py`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def input_seconds(
     is_overlapped: bool,
     numbers: TimeNumbers = NUMBERS,
 ) -> float:
-    """Returns how long the host takes to send a replica its input.
+    """Returns the time in which the host sends a replica its input.
 
     Args:
-        num_bytes: of one micro-batch.
-        system: whose IPUs they are.
-        ipus_per_replica: replicas that share a machine share its network.
-        is_overlapped: whether tiles set apart for I/O receive it; then it goes at the network's
-            speed, while the others compute.
-        numbers: of the model.
+        num_bytes: size of the input of one micro-batch.
+        system: system of the IPUs.
+        ipus_per_replica: number of IPUs of a replica. Replicas on one machine share its network.
+        is_overlapped: whether tiles for I/O receive the input while the other tiles compute. The
+            input then arrives at the speed of the network.
+        numbers: constants of the time model.
     """
     if system.card is not None:
         return num_bytes / _CARD_BYTES_PER_SECOND
@@ -40,20 +40,20 @@ def input_seconds(
 
 
 def output_seconds(num_bytes: int, numbers: TimeNumbers = NUMBERS) -> float:
-    """Returns how long a result takes to the host."""
+    """Returns the time to send a result to the host."""
     return num_bytes / numbers.output_bytes_per_second
 
 
 def remote_seconds(
     num_bytes: int, num_ipus: int, num_transfers: int = 1, numbers: TimeNumbers = NUMBERS
 ) -> float:
-    """Returns how long an IPU takes to load or store so much in streaming memory.
+    """Returns the time in which an IPU loads or stores `num_bytes` in streaming memory.
 
     Args:
-        num_bytes: of one IPU.
-        num_ipus: that do so at once; those of a machine share its memory.
-        num_transfers: one after another, in each of which the IPU meets the memory.
-        numbers: of the model.
+        num_bytes: bytes of one IPU.
+        num_ipus: number of IPUs that do so at once. The IPUs of a machine share its memory.
+        num_transfers: number of transfers, one after another, each with its own synchronisation.
+        numbers: constants of the time model.
     """
     if not num_bytes:
         return 0.0

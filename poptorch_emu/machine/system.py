@@ -1,4 +1,4 @@
-"""Machines with IPUs: how many there are and of which kind, by name."""
+"""Systems of IPUs by name, with the number and kind of their IPUs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ SYSTEM_VARIABLE = "POPTORCH_EMU_SYSTEM"
 
 @dataclass(frozen=True)
 class System:
-    """A machine with IPUs.
+    """A system of IPUs.
 
     Attributes:
-        num_ipus: of all its machines.
-        version: of the IPUs as PopTorch counts: 1, 2 or, for Bow, 21.
-        card: the chip of a system of PCIe cards, which have no gateway and no streaming memory.
+        name: name of the system, for example "bow-pod16".
+        num_ipus: number of IPUs on all its machines.
+        version: PopTorch's number for the kind of IPU: 1, 2, or 21 for Bow.
+        card: kind of IPU if the system consists of PCIe cards. Cards have no gateway and no
+            streaming memory.
     """
 
     name: str
@@ -29,11 +31,11 @@ class System:
 
     @property
     def chip(self) -> Ipu:
-        """The kind of its IPUs; of a system without any, the default one."""
+        """The kind of its IPUs; the default kind if the system has no IPUs."""
         return self.card or IPU_OF_VERSION[self.version or DEFAULT_VERSION]
 
     def devices(self) -> list[range]:
-        """Returns the IPUs of each device, by the device's number."""
+        """Returns the IPUs of each device, indexed by the device's number."""
         sizes = [1 << power for power in range(self.num_ipus.bit_length())]
         return [
             range(first, first + size)
@@ -75,20 +77,20 @@ def current_system() -> System:
     """Returns the virtual system that `POPTORCH_EMU_SYSTEM` names, by default a Mk2 Pod16.
 
     Raises:
-        Error: there is no system of that name.
+        Error: `POPTORCH_EMU_SYSTEM` names no system.
     """
     return system_of(os.environ.get(SYSTEM_VARIABLE) or DEFAULT_SYSTEM, SYSTEM_VARIABLE)
 
 
 def system_of(name: str, what: str = "system") -> System:
-    """Returns the system of a name.
+    """Returns the system with the name `name`.
 
     Args:
-        name: such as "bow-pod16".
-        what: was given that name, for the message.
+        name: name of a system, for example "bow-pod16".
+        what: argument or variable that holds the name, for the error message.
 
     Raises:
-        Error: there is no such system.
+        Error: no system has this name.
     """
     if not isinstance(name, str) or name not in SYSTEMS:
         raise compiler_error(

@@ -1,7 +1,7 @@
-"""What the tiles of each IPU hold, and whether they can: the memory model, as a value.
+"""The memory of the tiles of each IPU as a value, and the verdict whether it fits.
 
-Whatever is spread over an IPU is spread evenly, and the fullest tile holds more than the mean by a
-published ratio. Sizes of a whole IPU are given by whoever makes the value.
+Tensors are spread evenly over the tiles of an IPU. The fullest tile holds more than the mean by a
+published ratio. The caller supplies the sizes for each whole IPU.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from poptorch_emu.machine.ipu import Ipu
 
 # Fitted to three published pairs of mean and fullest tile (`docs/fidelity.md`).
 _LARGEST_PER_MEAN, _LARGEST_EXTRA_BYTES = 1.09, 10_000
-# Of the sizes of programs, which are the least certain part: within so much of the real ones.
+# Assumed relative error of program sizes, which are the least certain part of the memory.
 _PROGRAM_TOLERANCE = 0.3
-# Assumed: stacks of six workers and their supervisor.
+# Assumed size of the stacks of six workers and their supervisor.
 STACK_BYTES = 1536
-# Of a tile for I/O. Source: Graphcore's guide to memory and performance.
+# Overhead of a tile for I/O. Source: Graphcore's guide to memory and performance.
 _IO_OVERHEAD = 1.05
 
 
 def fullest_bytes(mean_bytes: float) -> int:
-    """Returns what the fullest tile of an IPU holds, from what its tiles hold on average."""
+    """Returns the bytes on the fullest tile of an IPU, from the mean of its tiles."""
     return round(_LARGEST_PER_MEAN * mean_bytes) + _LARGEST_EXTRA_BYTES
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which an IPU holds most.
+    """The moment at which an IPU holds the most bytes.
 
     Attributes:
-        num_bytes: of the IPU, beside what is always live.
-        temporary_bytes: of a tile, for the operation that runs.
-        at: the operation, or what else happens then.
+        num_bytes: bytes on the IPU at that moment, without the always-live bytes.
+        temporary_bytes: bytes on one tile for the operation that runs.
+        at: name of the operation, or of the transfer or update, that runs at that moment.
         largest: name and bytes of the largest values, in falling order.
     """
 
@@ -45,13 +45,15 @@ class Peak:
 
 @dataclass(frozen=True)
 class IpuMemory:
-    """What one IPU of a replica holds.
+    """The memory of one IPU of a replica.
 
     Attributes:
-        ipu: the user's number.
-        always_live: name and bytes of what stays for the whole program, by kind.
-        io_bytes: on the tiles that are set apart for I/O.
-        host_bytes: what the host holds ready for it.
+        ipu: the user's number of the IPU.
+        always_live: name and bytes of each kind of tensor that is held for the whole program.
+        peak: the moment at which the IPU holds the most bytes.
+        code: bytes of the program on one tile.
+        io_bytes: bytes on all tiles that are set apart for I/O.
+        host_bytes: bytes that the host keeps ready for the IPU.
     """
 
     ipu: int
@@ -64,11 +66,12 @@ class IpuMemory:
 
 @dataclass(frozen=True)
 class TileMemory:
-    """What the tiles of all IPUs of one replica hold.
+    """The memory of all IPUs of one replica.
 
     Attributes:
-        chip: of every IPU.
-        num_io_tiles: of each IPU, which do not compute.
+        chip: kind of every IPU.
+        num_io_tiles: number of tiles of each IPU that are set apart for I/O.
+        ipus: memory of each IPU.
     """
 
     chip: Ipu
@@ -77,21 +80,21 @@ class TileMemory:
 
     @property
     def num_compute_tiles(self) -> int:
-        """Tiles of an IPU that compute."""
+        """Number of tiles of an IPU that compute."""
         return self.chip.num_tiles - self.num_io_tiles
 
     @property
     def shortages(self) -> tuple[str, ...]:
-        """Which tiles cannot hold what they must, in words; none where the model fits."""
+        """One sentence for each IPU that does not fit; empty if the model fits."""
         return tuple(filter(None, map(self.shortage, self.ipus)))
 
     @property
     def fits(self) -> bool:
-        """Whether every tile can hold what it must, as far as is certain."""
+        """Whether the model fits, unless its programs are larger than expected."""
         return not self.shortages
 
     def parts(self, memory: IpuMemory) -> dict[str, int]:
-        """Returns the mean bytes of a computing tile, by what they are for."""
+        """Returns the mean bytes on a computing tile by purpose."""
         tiles = self.num_compute_tiles
         return {
             **{name: -(-num_bytes // tiles) for name, num_bytes in memory.always_live},
@@ -105,36 +108,36 @@ class TileMemory:
         }
 
     def mean_bytes(self, memory: IpuMemory) -> int:
-        """Returns what a computing tile of an IPU holds at its peak, on average."""
+        """Returns the mean bytes on a computing tile of an IPU at its peak."""
         return sum(self.parts(memory).values())
 
     def largest_bytes(self, memory: IpuMemory) -> int:
-        """Returns what the fullest tile of an IPU holds."""
+        """Returns the bytes on the fullest tile of an IPU."""
         return fullest_bytes(self.mean_bytes(memory))
 
     def least_bytes(self, memory: IpuMemory) -> int:
-        """Returns what the fullest tile of an IPU holds if its program is smaller than expected."""
+        """Returns the bytes on the fullest tile if the program is smaller than expected."""
         saved = _PROGRAM_TOLERANCE * memory.code.total
         return self.largest_bytes(memory) - round(_LARGEST_PER_MEAN * saved)
 
     def verdict(self, memory: IpuMemory) -> str:
-        """Returns "yes" if an IPU can hold what it must, "no" if it cannot, else "close"."""
+        """Returns "yes" if an IPU fits, "no" if it does not, and "close" if that is uncertain."""
         if self.shortage(memory):
             return "no"
         return "yes" if self.largest_bytes(memory) <= self.chip.tile_bytes else "close"
 
     @property
     def most_bytes(self) -> int:
-        """What the fullest tile of all IPUs holds."""
+        """Bytes on the fullest tile of all IPUs."""
         return max(map(self.largest_bytes, self.ipus))
 
     @property
     def worst_verdict(self) -> str:
-        """The verdict of the IPU that is the least able to hold what it must."""
+        """The worst verdict of all IPUs."""
         return max(map(self.verdict, self.ipus), key=("yes", "close", "no").index)
 
     def io_tile_bytes(self, memory: IpuMemory) -> int:
-        """Returns what each tile for I/O holds; 0 where there are none."""
+        """Returns the bytes on each tile for I/O; 0 if the IPU has no such tiles."""
         if not self.num_io_tiles:
             return 0
         return round(_IO_OVERHEAD * memory.io_bytes / self.num_io_tiles)

@@ -1,8 +1,8 @@
-"""The fixed numbers of the model of time, in one place: what they are, and who says so.
+"""Constants of the time model, with their meaning, evidence and source.
 
-Those of the chips are in `ipu.py`, the cycles of a vertex beside what computes with them. Fitted
-here are only those of `FITTED`; the search for products has two fitted constants of its own
-(`costs/product.py`). Sources are named in `docs/fidelity.md`.
+The constants of the chips are in `ipu.py`; the cycles of a vertex stand in the file that computes
+with them. Only the constants in `FITTED` are fitted. The search for products has two more fitted
+constants (`costs/product.py`). Sources are named in `docs/fidelity.md`.
 """
 
 from __future__ import annotations
@@ -14,39 +14,42 @@ from poptorch_emu.machine.costs.cost import Evidence
 
 @dataclass(frozen=True)
 class TimeNumbers:
-    """What a model of time computes with; links are those of Mk2 and Bow, one way.
+    """Constants of the time model. Links are those of Mk2 and Bow, in one direction.
 
     Attributes:
-        step_cycles: of starting a program of training on all tiles: syncs, launch, and bringing its
-            operands from the layout that another pass left them in. Fitted: the fixed part of C05.
-            What other rows would take is in the document.
-        inference_step_cycles: of one of an inference that is no product. An addition of ten numbers
-            takes 330 (measured on Bow, C02), the sync before its exchange 126 and that before its
-            vertices 20 (PopLibs). Assumed: that no operand changes its layout where no other pass
-            lays it out.
-        host_bytes_per_second: of inputs, for each replica. Fitted: C11 (real less synthetic data),
-            C24, C26.
-        stream_begin_cycles: of an input that the host did not make ready before; measured by a
+        step_cycles: cycles to start a training program on all tiles: syncs, launch, and bringing
+            its operands from the layout of another pass. Fitted to the fixed part of C05.
+        inference_step_cycles: cycles to start an inference program that is no product. An addition
+            of ten numbers takes 330 cycles (measured on Bow, C02), the sync before its exchange 126
+            and the sync before its vertices 20 (PopLibs). Assumed: in inference no operand changes
+            its layout.
+        host_bytes_per_second: rate of inputs for each replica. Fitted to C11 (real less synthetic
+            data), C24 and C26.
+        stream_begin_cycles: cycles to begin an input that the host did not prefetch. Measured by a
             counter on Bow.
-        call_seconds: of one call of a compiled model. Fitted: C13 in inference, C15.
-        host_sync_seconds: of the end of a stream copy, for which the IPUs of a replica meet the
-            host: 80,000 cycles of Bow, measured by a counter. That all streams of one direction
-            cross together is assumed.
-        output_bytes_per_second: from the device through the gateway; measured (EfficientDet).
-        pair_bytes_per_second: between the two IPUs of a pair, 4 links; read in PopLibs' tests.
-        ladder_bytes_per_second: between others, 2 links; likewise.
-        link_sync_cycles: of a sync between IPUs; read in an independent compiler.
-        ring_bytes_per_second: of an all-reduce over replicas of one IPU; derived from the links.
-        hop_seconds: of each step of a ring in a machine; assumed.
-        machine_hop_seconds: of each step of a ring over several machines. Fitted: of ResNet-50 on
-            16 and on 64 IPUs (C23) 6.8 ms of an update are left. Nothing else supports it: no
-            source tells how long such a step takes, and what is left may have another cause.
-        gateway_bytes_per_second: between the machines of two pods; derived from 100 Gb/s ports.
-        gateway_hop_seconds: assumed.
-        remote_bytes_per_second: of streaming memory, for an IPU; assumed: the gateway's.
-        machine_remote_bytes_per_second: of it, for the four IPUs of a machine; assumed.
-        remote_sync_seconds: of the beginning and the end of a transfer of it; assumed to be those
-            of a stream copy that was measured, 160,000 cycles of Bow.
+        call_seconds: time of one call of a compiled model. Fitted to C13 in inference and C15.
+        host_sync_seconds: time to end a stream copy, because the IPUs of a replica then wait for
+            the host. 80,000 cycles of Bow, measured by a counter. Assumed: all streams of one
+            direction share one such wait.
+        output_bytes_per_second: rate from the device through the gateway. Measured (EfficientDet).
+        pair_bytes_per_second: rate between the two IPUs of a pair, over 4 links. Source: PopLibs'
+            tests.
+        ladder_bytes_per_second: rate between other IPUs, over 2 links. Source: PopLibs' tests.
+        link_sync_cycles: cycles of a sync between IPUs. Source: an independent compiler.
+        ring_bytes_per_second: rate of an all-reduce over replicas of one IPU. Derived from the
+            links.
+        hop_seconds: latency of a step of a ring within one machine. Assumed.
+        machine_hop_seconds: latency of a step of a ring over several machines. Fitted to ResNet-50
+            on 16 and on 64 IPUs (C23), where 6.8 ms of an update are unexplained. No source gives
+            this latency, so the 6.8 ms may have another cause.
+        gateway_bytes_per_second: rate between the machines of two pods. Derived from 100 Gb/s
+            ports.
+        gateway_hop_seconds: latency of a step over gateways. Assumed.
+        remote_bytes_per_second: rate of streaming memory for one IPU. Assumed to be the gateway's.
+        machine_remote_bytes_per_second: rate of streaming memory for the four IPUs of a machine.
+            Assumed.
+        remote_sync_seconds: time to begin and end a transfer of streaming memory. Assumed to equal
+            that of a stream copy, 160,000 cycles of Bow.
     """
 
     step_cycles: float = 1500.0

@@ -1,1 +1,1 @@
-"""What operations take on the tiles of one IPU."""
+"""Cycles and temporary bytes of operations on the tiles of one IPU, one file for each family."""

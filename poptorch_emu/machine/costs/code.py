@@ -1,7 +1,7 @@
-"""How much of a tile the program itself takes: code, vertices, exchanges and control.
+"""Bytes of a tile that the program itself takes: code, vertices, exchanges and control.
 
-Sizes are averages over the programs of `docs/fidelity.md`, good to some 30 %. What an operation
-needs is told by its family; nothing here knows operators.
+The sizes are averages over the programs of `docs/fidelity.md` and are right to about 30 %. The
+family of an operation decides its sizes, so this file knows no operators.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from poptorch_emu.machine.costs.tiles import GRAIN_BYTES
 
 @dataclass(frozen=True)
 class FamilyCode:
-    """What one operation of a family takes on a tile that it uses.
+    """Bytes that one operation of a family takes on each tile that it uses.
 
     Attributes:
-        num_compute_sets: phases of computation.
-        codelet_bytes: code that all operations of one type share.
-        state_bytes: vertices of a compute set.
-        exchange_bytes: code of its exchanges.
-        is_heavy: whether it is worth a function of its own.
+        num_compute_sets: number of computation phases.
+        codelet_bytes: code size, which all operations of one type share.
+        state_bytes: size of the vertices of one compute set.
+        exchange_bytes: code size of the operation's exchanges.
+        is_heavy: whether outlining makes a function of the operation alone.
     """
 
     num_compute_sets: int
@@ -50,13 +50,13 @@ class Family(Enum):
     SOFTMAX = FamilyCode(7, 1400, exchange_bytes=200)
     NORM = FamilyCode(6, 1400, exchange_bytes=200)
     POOL = FamilyCode(1, 400, exchange_bytes=300)
-    # Assumed: of a reduction, with the exchange of a gather.
+    # Assumed: the sizes of a reduction, with the exchange of a gather.
     COLLECTIVE = FamilyCode(2, 800, exchange_bytes=1000)
     PRODUCT = FamilyCode(3, 1200, exchange_bytes=1000, is_heavy=True)
     ATTENTION = FamilyCode(16, 3800, exchange_bytes=2600, is_heavy=True)
     CONVOLUTION = FamilyCode(3, 2200, exchange_bytes=1700, is_heavy=True)
     RECURRENT = FamilyCode(14, 3500, exchange_bytes=2500, is_heavy=True)
-    # Of a weight, with momentum or moments.
+    # The update of one weight, with momentum or moments.
     UPDATE = FamilyCode(10, 1500, exchange_bytes=50)
 
 
@@ -65,10 +65,10 @@ class OperationCode:
     """One operation of a program.
 
     Attributes:
-        family: of the operation.
-        codelet: equal where the code of the vertices is.
-        signature: equal where the whole program of the operation is.
-        used_fraction: of the tiles.
+        family: family of the operation.
+        codelet: key that two operations share if their vertices run the same code.
+        signature: key that two operations share if their whole programs are the same.
+        used_fraction: fraction of the tiles that the operation uses, in (0, 1].
     """
 
     family: Family
@@ -78,12 +78,12 @@ class OperationCode:
 
     @property
     def value(self) -> float:
-        """What it counts towards the threshold of outlining; remembered from PopART."""
+        """The operation's weight in the threshold of outlining; remembered from PopART."""
         return 1000.0 if self.family.value.is_heavy else 0.1
 
 
 def used_fraction(num_bytes: int, num_tiles: int) -> float:
-    """Returns which part of the tiles a tensor is spread over, at least 128 bytes to each.
+    """Returns the fraction of the tiles that hold a tensor, with at least 128 bytes on each.
 
     Source: PopLibs' linear mapping.
     """
@@ -92,7 +92,7 @@ def used_fraction(num_bytes: int, num_tiles: int) -> float:
 
 @dataclass(frozen=True)
 class CodeBytes:
-    """Bytes on a tile."""
+    """Bytes of a program on one tile, by kind."""
 
     vertex_code: int = 0
     vertex_state: int = 0
@@ -101,15 +101,15 @@ class CodeBytes:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all kinds."""
         return self.vertex_code + self.vertex_state + self.exchange + self.control
 
 
-# Fitted to the programs whose parts were published.
+# Fitted to the published programs whose parts are known (C34, C35).
 _RUNTIME_BYTES = 4096
 _STEP_BYTES, _IDLE_STEP_BYTES = 12.0, 2.5
 _PROGRAMS_PER_STEP = 2.4
-# From one to four replicas.
+# Growth of the code from one to four replicas (C38).
 _REPLICATED_EXCHANGE, _REPLICATED_CONTROL = 1.17, 1.28
 
 
@@ -120,13 +120,13 @@ def code_bytes(
     outline_threshold: float,
     is_replicated: bool,
 ) -> CodeBytes:
-    """Returns what a program takes on each tile.
+    """Returns the bytes that a program takes on each tile.
 
     Args:
-        operations: in the order in which they run.
+        operations: operations in the order in which they run.
         is_outlined: whether equal parts of the program are stored once.
-        outline_threshold: from which value on.
-        is_replicated: whether there are several replicas.
+        outline_threshold: least value of a run of operations that becomes a function.
+        is_replicated: whether the model has several replicas.
     """
     stored, num_calls = list(operations), 0
     if is_outlined:
@@ -151,11 +151,11 @@ def code_bytes(
 def outline(
     operations: Sequence[OperationCode], threshold: float
 ) -> tuple[list[OperationCode], int]:
-    """Returns the operations that are stored, and how often functions are called.
+    """Returns the operations that are stored, and the number of function calls.
 
-    A run of operations each of which occurs again becomes calls, if its value reaches the
-    threshold; each operation of it is stored once. One that does not use all tiles lies on others
-    each time, so no two of its kind are equal.
+    A run of operations becomes calls if each of them occurs again and if the value of the run
+    reaches the threshold. Each of its operations is then stored once. An operation that does not
+    use all tiles is never shared, because each occurrence lies on different tiles.
     """
     counts = Counter(op.signature for op in operations if op.used_fraction == 1)
     stored: list[OperationCode] = []

@@ -1,7 +1,7 @@
-"""What replicas that meet within a micro-batch take: exchanges over the links of their IPUs.
+"""Costs of exchanges between replicas within a micro-batch, over the links of their IPUs.
 
-All are counted as rings, as the adding up of gradients is (`links.py`); where an exchange waits for
-a late replica is not known here.
+Every exchange is counted as a ring, like the reduction of gradients (`links.py`). The time that an
+exchange waits for a late replica is not modelled.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from poptorch_emu.machine.links import all_reduce_seconds, gather_seconds
 
 @dataclass(frozen=True)
 class Replicas:
-    """Who exchanges.
+    """The replicas that take part in an exchange.
 
     Attributes:
-        count: how many replicas.
-        num_ipus: of each, which share the links.
+        count: number of replicas.
+        num_ipus: IPUs of each replica, which share the links.
     """
 
     count: int
@@ -29,13 +29,13 @@ class Replicas:
 
 
 def all_gather(num_bytes: int, replicas: Replicas, tiles: Tiles) -> Cost:
-    """Returns the cost of a gather; `num_bytes` are those that each replica has afterwards."""
+    """Returns the cost of an all-gather that leaves `num_bytes` on each replica."""
     seconds = gather_seconds(num_bytes, replicas.count, replicas.num_ipus, tiles.numbers)
     return _over_links(seconds, tiles) + movement.copy(num_bytes, tiles)
 
 
 def all_reduce(num_elements: int, item_bytes: int, replicas: Replicas, tiles: Tiles) -> Cost:
-    """Returns the cost of a sum, whose additions the replicas share."""
+    """Returns the cost of an all-reduce; each replica computes an equal part of the additions."""
     num_bytes = num_elements * item_bytes
     seconds = all_reduce_seconds(num_bytes, replicas.count, replicas.num_ipus, tiles.numbers)
     added = num_elements * (replicas.count - 1) // replicas.count
@@ -43,10 +43,10 @@ def all_reduce(num_elements: int, item_bytes: int, replicas: Replicas, tiles: Ti
 
 
 def all_to_all(num_bytes: int, replicas: Replicas, tiles: Tiles) -> Cost:
-    """Returns the cost of swapping pieces; `num_bytes` are those that each replica has.
+    """Returns the cost of an all-to-all in which each replica holds `num_bytes`.
 
-    A piece that goes d steps around the ring takes d of its links: over all, as much as a gather
-    of half of what all replicas have (derived).
+    A piece that travels d steps around the ring uses d links. The sum over all pieces is the
+    traffic of an all-gather of half of the bytes that all replicas hold (derived).
     """
     volume = num_bytes * replicas.count // 2
     seconds = gather_seconds(volume, replicas.count, replicas.num_ipus, tiles.numbers)

@@ -1,4 +1,4 @@
-"""What an operation costs its IPU, as a value that can be added up and says how sure it is."""
+"""The cost of an operation on its IPU, as a value that can be added up and carries its evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import total_ordering
 
 @total_ordering
 class Evidence(Enum):
-    """Where a number comes from; the order is from the strongest to the weakest."""
+    """The kind of source of a number, from the strongest to the weakest."""
 
     PUBLISHED = "published"
     MEASURED = "measured"
@@ -29,14 +29,14 @@ class Evidence(Enum):
 
 @dataclass(frozen=True)
 class Cost:
-    """Cycles of the fullest tile; the phases of an IPU follow each other, so costs add up.
+    """Cycles of the fullest tile. Costs add up, because the phases of an IPU follow each other.
 
     Attributes:
-        compute_cycles: of the vertices.
-        exchange_cycles: of data that come from other tiles.
-        sync_cycles: of starting programs and waiting for all tiles.
-        steps: programs that are started.
-        evidence: of the weakest input.
+        compute_cycles: cycles in which vertices run.
+        exchange_cycles: cycles in which the tile receives data from other tiles.
+        sync_cycles: cycles to start programs and to wait for all tiles.
+        steps: number of programs that are started.
+        evidence: evidence of the weakest number in this cost.
     """
 
     compute_cycles: float = 0.0
@@ -47,7 +47,7 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        """All of it."""
+        """Sum of compute, exchange and sync."""
         return self.compute_cycles + self.exchange_cycles + self.sync_cycles
 
     def __add__(self, other: Cost) -> Cost:
@@ -61,7 +61,7 @@ class Cost:
         )
 
     def times(self, count: int) -> Cost:
-        """Returns the cost of `count` times the same."""
+        """Returns the cost of `count` repetitions."""
         return Cost(
             self.compute_cycles * count,
             self.exchange_cycles * count,

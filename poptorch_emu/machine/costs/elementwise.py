@@ -1,4 +1,4 @@
-"""Operations that compute each element on its own: cycles per element, and what they start.
+"""Costs of elementwise operations: cycles per element, and the programs that they start.
 
 Source: PopLibs' cycle estimators (`popops`, `popnn`); an addition of float numbers was measured.
 """
@@ -48,17 +48,17 @@ _RATES: dict[str, tuple[float, float]] = {
     "select": (5.0, 5.0),
     "fill": (0.25, 0.5),
     "dropout": (0.5, 1.0),
-    # Of the vertex that computes the loss, too; assumed: that its gradient alone takes as long.
+    # Cycles of the vertex that also computes the loss. Assumed: its gradient alone takes as long.
     "cross_entropy_grad": (4.5, 9.0),
 }
 _INTEGER_RATES = {"div": 277.0, "remainder": 292.0, "fill": 0.5, "compare": 3.5, "select": 5.0}
 _INTEGER_RATE = 7.0
-# Of an operation that has no model, for each element.
+# Assumed cycles per element of an operation that has no model.
 _UNKNOWN_RATE = 5.0
 
 
 def is_modelled(name: str) -> bool:
-    """Returns whether the cycles of an operation of this name are known."""
+    """Returns whether the model has the cycles of an operation of this name."""
     return name in _RATES
 
 
@@ -73,12 +73,12 @@ def elementwise(
     """Returns the cost of one operation on a tensor.
 
     Args:
-        name: of the operation; one that is not modelled takes 5 cycles an element (assumed).
-        num_elements: of the result.
-        item_bytes: of an element that is computed with.
-        tiles: that share the work.
-        spread_bytes: of an operand that other elements of the result share, and tiles are sent.
-        is_integer: whether it computes with integers.
+        name: name of the operation; an unknown name costs 5 cycles an element (assumed).
+        num_elements: elements of the result.
+        item_bytes: size of an element of the operands.
+        tiles: tiles that share the work.
+        spread_bytes: size of a broadcast operand, which is sent to the tiles.
+        is_integer: whether the elements are integers.
     """
     own = tiles.elements(num_elements, item_bytes)
     if is_integer:

@@ -1,9 +1,9 @@
-"""Rows that are looked up in a table, or added to it: embeddings, gathers and scatters.
+"""Costs of looking up rows of a table and of adding rows to it: embeddings, gathers, scatters.
 
-Each tile has some rows and some columns of the table; it looks at its part of the indices and takes
-those of its rows. Of the ways to cut table and indices the cheapest is taken. Where the indices are
-cut, each part of the table is sent to all tiles that look into it. Source: PopLibs' `multiSlice`,
-`multiUpdateAdd`, their planner and their cycle estimates.
+Each tile holds some rows and some columns of the table. It reads its part of the indices and
+handles those that point to its rows. The plan is the cheapest way to cut table and indices. If the
+indices are cut, each part of the table is sent to all tiles that look into it. Source: PopLibs'
+`multiSlice`, `multiUpdateAdd`, their planner and their cycle estimates.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _LOOK_UP_CYCLES, _UPDATE_CYCLES = 19, 12
 _SKIP_LOOK_UP_CYCLES, _SKIP_UPDATE_CYCLES = 8, 5
 _VECTOR_CYCLES, _ATOM_CYCLES, _ATOM_BYTES = 2, 3, 4
 _FILL_BYTES_PER_CYCLE = 8
-_ODD_UPDATE_CYCLES = 20  # Of an element, where a part of a row is no whole number of atoms.
+_ODD_UPDATE_CYCLES = 20  # For each element if a part of a row is not a multiple of an atom.
 
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """How rows are looked up or added.
+    """The plan of a look-up or an update.
 
     Attributes:
-        temporary_bytes: of the fullest tile: the part of a table that it was sent or fills beside
-            the table, its indices, and the rows that it takes or gets.
+        cost: cycles of the plan.
+        temporary_bytes: bytes on the fullest tile beside the table itself: its copy of a part of
+            the table, its indices and its rows.
     """
 
     cost: Cost
@@ -38,14 +39,14 @@ class RowsPlan:
 
 @dataclass(frozen=True)
 class _Cut:
-    """What the fullest tile has of a table and its indices.
+    """The share of a table and its indices on the fullest tile.
 
     Attributes:
-        row_cuts: into how many parts the rows of the table are cut.
-        width: elements that it has of a row.
-        looked_at: indices that it looks at.
-        own: those of them whose rows it has, if all parts have as many.
-        part: elements of the table that it is sent, or fills beside the table; none where the
+        row_cuts: number of parts into which the rows of the table are cut.
+        width: elements of a row that the tile holds.
+        looked_at: indices that the tile reads.
+        own: indices among them that point to the tile's rows, if they are spread evenly.
+        part: elements of the table that the tile receives, or fills beside the table; 0 if the
             indices are not cut.
     """
 
@@ -57,7 +58,7 @@ class _Cut:
 
     @property
     def skipped(self) -> int:
-        """Indices of other parts' rows."""
+        """Indices that point to rows of other tiles."""
         return self.looked_at - self.own
 
 
@@ -69,15 +70,16 @@ def look_up(
     tiles: Tiles,
     proportion: float = DEFAULT_PROPORTION,
 ) -> RowsPlan:
-    """Returns the plan of taking `num_indices` rows of a table of `num_rows`.
+    """Returns the plan of reading `num_indices` rows of a table with `num_rows` rows.
 
     Args:
-        num_rows: of the table.
+        num_rows: rows of the table.
         width: elements of a row.
-        num_indices: rows that are taken.
-        item_bytes: of an element.
-        tiles: that share the work.
-        proportion: part of a tile's memory that it may take, if a plan does with so little.
+        num_indices: number of rows to read.
+        item_bytes: size of an element.
+        tiles: tiles that share the work.
+        proportion: fraction of a tile's memory that a plan may use. If no plan does with so little,
+            the one that needs the least memory is returned.
     """
     result = tiles.bytes(num_indices * width, item_bytes)
 
@@ -107,8 +109,8 @@ def add_rows(
 ) -> RowsPlan:
     """Returns the plan of adding rows to a table that is filled with zeros first.
 
-    Where the indices are cut, each part of them fills a table of its own, and the tables are added.
-    Arguments are those of `look_up`.
+    If the indices are cut, each part fills its own copy of the table, and the copies are added up.
+    The arguments are those of `look_up`.
     """
     fill = tiles.bytes(num_rows * width, item_bytes) / _FILL_BYTES_PER_CYCLE
 
@@ -122,7 +124,7 @@ def add_rows(
             compute += cut.skipped * _SKIP_UPDATE_CYCLES
             rows = cut.looked_at * (row_bytes + _ATOM_BYTES)
             part = cut.part * item_bytes
-            # Such a table is filled, sent and added up.
+            # A copy of the table is filled, sent and added up.
             compute += 2 * part / _FILL_BYTES_PER_CYCLE if part else fill
             cost = tiles.cost(compute, 3 if part else 2, rows + part, Evidence.DERIVED)
             yield RowsPlan(cost, part + rows)
@@ -131,7 +133,7 @@ def add_rows(
 
 
 def _best(plans: Iterator[RowsPlan], bound: float) -> RowsPlan:
-    """Returns the fastest plan within a bound of memory, or else the one that takes least."""
+    """Returns the fastest plan within a bound of memory, otherwise the one that needs least."""
     found = list(plans)
     within = [plan for plan in found if plan.temporary_bytes <= bound]
     if within:
@@ -140,9 +142,9 @@ def _best(plans: Iterator[RowsPlan], bound: float) -> RowsPlan:
 
 
 def _cuts(num_rows: int, width: int, num_indices: int, num_tiles: int) -> Iterator[_Cut]:
-    """Yields ways to cut the columns and the rows of a table, and its indices.
+    """Yields ways to cut the columns and rows of a table, and its indices.
 
-    All are cut into powers of two, and the rows also over all tiles that are left.
+    Each is cut into a power of two. The rows may also be cut over all remaining tiles.
     """
     for column_cuts in _powers(min(width, num_tiles)):
         for index_cuts in _powers(min(num_indices, num_tiles // column_cuts)):

@@ -1,8 +1,8 @@
-"""Convolutions in groups of few channels, which the multiply-accumulate unit would leave idle.
+"""Costs of grouped convolutions with few channels, for which the matrix unit would be mostly idle.
 
-One program computes them all: its vertices take eight groups of one channel at a time, and their
-workers share the taps. Source: PopLibs' vertical multiply-accumulate vertex and its cycle
-estimates; how the work is spread over tiles is derived.
+One program computes all groups. Its vertices process eight groups of one channel at a time, and the
+workers of a tile share the taps. Source: PopLibs' vertical multiply-accumulate vertex and its cycle
+estimates; the spread of the work over the tiles is derived.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from poptorch_emu.machine.costs.tiles import HALF_BYTES, Tiles
 
 _GROUPS, _LEAST_GROUPS = 8, 4
 _TAP_CYCLES = 3
-# Of a vertex: its start on each worker, and setting sums to zero.
+# Cycles of a vertex: its start on each worker, and setting the sums to zero.
 _START_CYCLES, _ZERO_CYCLES = 61 + 14 + 25, 4
 _SUM_BYTES = 4
 
 
 def vertical(product: Product, tiles: Tiles) -> Cost | None:
-    """Returns the cost of a product in groups by these vertices, `None` where there are none.
+    """Returns the cost of a grouped product by these vertices.
+
+    Returns `None` for float32 numbers and for fewer than four groups, because PopLibs has no such
+    vertex.
 
     Args:
-        product: several of one shape; each pair of a reduced element and an output channel is a tap
-            of its own.
-        tiles: that share the work.
+        product: `count` products of one shape. Each pair of a reduced element and an output channel
+            counts as one tap.
+        tiles: tiles that share the work.
     """
     is_half = product.precision in (Precision.HALF, Precision.MIXED)
     if not is_half or product.count < _LEAST_GROUPS:
@@ -34,14 +37,14 @@ def vertical(product: Product, tiles: Tiles) -> Cost | None:
     tiles_of_chunk = max(1, tiles.count // chunks)
     rounds = -(-chunks // tiles.count)
     positions = product.window.num_positions
-    # Rows are cut over the tiles of a chunk; where there are few, what is reduced is.
+    # The tiles of a chunk share the rows. If there are too few rows, they share the reduced axis.
     by_row = min(product.rows, tiles_of_chunk)
     by_reduced = min(product.reduced, tiles_of_chunk // by_row)
     rows, reduced = -(-product.rows // by_row), -(-product.reduced // by_reduced)
     num_sums = rows * product.columns * _GROUPS
     taps = -(-rows * product.columns * reduced * positions // workers)
     compute = workers * (_START_CYCLES + _TAP_CYCLES * taps + _ZERO_CYCLES) + num_sums / 4
-    # The sums of the workers, and those of the tiles that share what is reduced.
+    # Add up the sums of the workers, then those of the tiles that share the reduced axis.
     load = tiles.chip.load_bytes_per_cycle
     compute += num_sums * workers * _SUM_BYTES / load
     compute += num_sums * _SUM_BYTES / load if by_reduced > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Copies into another layout, pooling, and sorting.
+"""Costs of copies into another layout, of pooling and of sorting.
 
 Sources: rates of copies, an independent compiler for the chip; pooling and sorting, PopLibs'
 cycle estimates.
@@ -17,13 +17,16 @@ _SORT_CYCLES = 300
 
 
 def copy(num_bytes: int, tiles: Tiles) -> Cost:
-    """Returns the cost of a copy into another layout: each byte comes from another tile."""
+    """Returns the cost of a copy into another layout, in which each byte changes its tile."""
     own = tiles.bytes(num_bytes, 1)
     return tiles.cost(tiles.copy_cycles(own), 1, own, Evidence.INDEPENDENT)
 
 
 def relayout(num_bytes: int, tiles: Tiles) -> Cost:
-    """Returns the cost of bringing an operand into the layout of a product that starts anyway."""
+    """Returns the cost of rearranging an operand for a product, without starting a program.
+
+    The program of the product itself starts anyway, so its start is not counted twice.
+    """
     own = -(-num_bytes // tiles.count)
     return Cost(tiles.copy_cycles(own), tiles.exchange_cycles(own), evidence=Evidence.ASSUMED)
 
@@ -34,11 +37,11 @@ def pool(
     """Returns the cost of pooling.
 
     Args:
-        num_results: points and channels of the smaller tensor.
-        window: positions that one of them sees.
-        item_bytes: of an element.
-        tiles: that share the work.
-        is_max_gradient: whether it is the gradient of a maximum.
+        num_results: elements of the smaller tensor.
+        window: positions of the larger tensor that one of them covers.
+        item_bytes: size of an element.
+        tiles: tiles that share the work.
+        is_max_gradient: whether this is the gradient of max pooling.
     """
     vector = 4 if item_bytes <= HALF_BYTES else 2
     rate = _MAX_GRADIENT_RATE if is_max_gradient else _POOL_RATE
@@ -48,7 +51,7 @@ def pool(
 
 
 def sort(num_elements: int, length: int, item_bytes: int, tiles: Tiles) -> Cost:
-    """Returns the cost of a bitonic sort of rows of `length`: its phases compare and swap."""
+    """Returns the cost of a bitonic sort of rows of `length`, whose phases compare and swap."""
     depth = math.ceil(math.log2(max(2, length)))
     phases = depth * (depth + 1) // 2
     own = tiles.elements(num_elements, item_bytes)

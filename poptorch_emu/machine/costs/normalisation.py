@@ -1,7 +1,7 @@
-"""Softmax, its logarithm and loss, and norms: short sequences of programs.
+"""Costs of softmax, its logarithm and loss, and norms, as short sequences of programs.
 
-Source: the sequences are those of PopLibs (`NonLinearity.cpp`, `Norms.cpp`), the cycles those of
-their parts.
+Source: PopLibs has the sequences (`NonLinearity.cpp`, `Norms.cpp`); their cycles are the sums over
+their elementwise and reduction programs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from poptorch_emu.machine.costs.tiles import HALF_BYTES, Tiles
 
 
 class Sequence(Enum):
-    """Programs, and cycles per element of half and of float numbers.
+    """Number of programs, cycles per half element, cycles per float element.
 
-    Reductions over the same elements share a program: mean and mean of squares in forward; in
-    backward those of scale and shift, and those of the gradient of data.
+    Reductions over the same elements share a program. In forward these are the mean and the mean
+    of squares. In backward these are the gradients of scale and shift, and both reductions for the
+    gradient of the input.
     """
 
     SOFTMAX = (6, 2.5, 6.3)

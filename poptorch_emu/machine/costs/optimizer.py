@@ -1,7 +1,7 @@
-"""The rule of an optimiser on one weight, and adding a gradient up.
+"""Costs of an optimiser's rule on one weight, and of accumulating a gradient.
 
-Source: cycles per element derived from PopLibs' elementwise vertices. A weight takes about ten
-programs, which follow each other without exchanges and so start faster than others (derived).
+Source: cycles per element are derived from PopLibs' elementwise vertices. A weight takes about ten
+programs. They start faster than other programs, because no exchange separates them (derived).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PROGRAM_CYCLES = 300
 
 
 class Rule(Enum):
-    """Programs, and cycles per element with half and with float weights."""
+    """Number of programs, cycles per element of a half weight, and of a float weight."""
 
     SGD = (1, 2.5, 1.5)
     MOMENTUM = (3, 5.0, 4.5)
@@ -25,7 +25,7 @@ class Rule(Enum):
 
 
 def rule(kind: Rule, num_elements: int, weight_bytes: int, tiles: Tiles) -> Cost:
-    """Returns the cost of updating one weight, or a replica's part of it."""
+    """Returns the cost of updating one weight, or one replica's shard of it."""
     steps, half, full = kind.value
     own = tiles.elements(num_elements, weight_bytes)
     rate = half if weight_bytes <= HALF_BYTES else full
@@ -33,7 +33,7 @@ def rule(kind: Rule, num_elements: int, weight_bytes: int, tiles: Tiles) -> Cost
 
 
 def accumulate(num_elements: int, gradient_bytes: int, sum_bytes: int, tiles: Tiles) -> Cost:
-    """Returns the cost of adding a gradient to what was accumulated."""
+    """Returns the cost of adding a gradient to its accumulator."""
     own = tiles.elements(num_elements, sum_bytes)
     if sum_bytes <= HALF_BYTES:
         rate = 0.75

@@ -1,10 +1,10 @@
-"""How a matrix product or convolution is spread over tiles: its cycles, and its memory meanwhile.
+"""Plans of matrix products and convolutions on the tiles: cycles and temporary bytes.
 
-PopLibs searches for the way of cutting rows, reduced axis and output channels over the tiles, and
-for a number of serial parts, that takes the fewest cycles within a bound on temporary memory. This
-is that search with the terms that matter. A convolution is a product whose rows are the points of
-its output; a tile then needs a halo of the input around its own. Source: PopLibs' planner and its
-cycle estimates, and two constants fitted to 40 measured products (`docs/fidelity.md`).
+PopLibs searches for the way to cut rows, reduced axis and output channels over the tiles, and for
+the number of serial parts, that takes the fewest cycles within a bound on temporary memory. This
+file does the same search with the dominant terms. A convolution is a product whose rows are the
+points of its output. Each of its tiles also needs a halo of the input. Source: PopLibs' planner and
+its cycle estimates, and two constants fitted to 40 measured products (`docs/fidelity.md`).
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Array = npt.NDArray[np.int64]
 
 
 class Precision(Enum):
-    """Types of the operands and of the sums."""
+    """Number types of the operands and of the partial sums."""
 
     HALF = "half"  # Half operands, half sums.
     MIXED = "mixed"  # Half operands, float sums.
     FLOAT = "float"
-    QUARTER = "quarter"  # Operands of 8 bits, half sums: where the chip has them.
+    QUARTER = "quarter"  # 8-bit operands, half sums. Only C600 has this unit.
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """How the multiply-accumulate unit is loaded and fed.
+    """Block sizes and cycles of the multiply-accumulate unit for one number type.
 
     Attributes:
-        operand_bytes: of a number.
-        sum_bytes: of a partial sum.
-        inputs: reduced elements of one block.
-        outputs: output channels of one block.
-        first_rows_cycles: of a worker with 0, 1 or 2 rows.
-        base_cycles: of a worker with 3 rows.
-        row_cycles: of each further row.
+        operand_bytes: size of an operand's element.
+        sum_bytes: size of a partial sum.
+        inputs: elements of the reduced axis in one block.
+        outputs: output channels in one block.
+        first_rows_cycles: cycles of a worker with 0, 1 and 2 rows.
+        base_cycles: cycles of a worker with 3 rows.
+        row_cycles: cycles of each further row.
     """
 
     operand_bytes: int
@@ -64,7 +64,8 @@ _SERIAL_PARTS = (1, 2, 4, 8, 16, 32)
 _ENOUGH_SERIAL_PARTS = 4
 _SUPERVISOR_CYCLES, _INPUT_GROUP_CYCLES, _BLOCK_CYCLES = 92, 16, 26
 _REDUCTION_CYCLES, _SLICE_CYCLES = 20, 300
-# Of the vertex for larger windows: once, for each pair of groups, for each position, for an item.
+# Cycles of the vertex for larger windows: once, for each pair of groups, for each position, and for
+# each item of work.
 _WINDOW_CYCLES, _WINDOW_ZERO_CYCLES, _WINDOW_BLOCK_CYCLES = 109, 23, 15
 _WINDOW_ITEM_CYCLES = 17 + 3 + 34
 # Fitted to the measured products.
@@ -76,7 +77,7 @@ _LEAST_BOUND_BYTES = 512
 
 @dataclass(frozen=True)
 class Window:
-    """What of its input a point of a convolution's output sees."""
+    """The window of a convolution's input that contributes to one point of its output."""
 
     height: int = 1
     width: int = 1
@@ -85,18 +86,21 @@ class Window:
 
     @property
     def num_positions(self) -> int:
-        """Products that are added up for a point."""
+        """Products that are added up for one point and channel."""
         return self.height * self.width
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product (rows, reduced) x (reduced, columns), or several of them of one shape.
+    """A product (rows, reduced) x (reduced, columns), or several of one shape.
 
     Attributes:
-        count: how many are computed, with nothing in common: a batched product, a grouped
-            convolution.
-        window: of a convolution, whose rows are points and whose other axes are channels.
+        rows: rows of the left operand; points of the output for a convolution.
+        reduced: length of the reduced axis; input channels for a convolution.
+        columns: columns of the right operand; output channels for a convolution.
+        precision: number types.
+        count: number of independent products, for example the groups of a convolution.
+        window: window of the convolution; a single position for a plain product.
     """
 
     rows: int
@@ -109,14 +113,14 @@ class Product:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a product is computed.
+    """The plan of a product.
 
     Attributes:
-        cycles: of the whole product on its IPU.
-        temporary_bytes: of the busiest tile: operands as they are needed there, and sums.
-        result_bytes: the part of it that becomes the tile's part of the result.
-        serial_parts: one after another, each with some of the output channels.
-        exchange_cycles: the part of the cycles in which tiles receive operands and sums.
+        cycles: cycles of the whole product on its IPU.
+        temporary_bytes: bytes of rearranged operands and partial sums on the busiest tile.
+        result_bytes: part of `temporary_bytes` that becomes the tile's share of the result.
+        serial_parts: number of parts that run one after another, each with some output channels.
+        exchange_cycles: part of `cycles` in which tiles receive operands and sums.
     """
 
     cycles: int
@@ -127,7 +131,7 @@ class Plan:
 
     @property
     def sync_cycles(self) -> int:
-        """The part of the cycles that every product takes."""
+        """Part of `cycles` that every product takes, whatever its size."""
         return FIXED_CYCLES
 
 
@@ -135,19 +139,19 @@ class Plan:
 def plan_product(
     product: Product, ipu: Ipu, num_tiles: int, proportion: float = DEFAULT_PROPORTION
 ) -> Plan:
-    """Returns the plan of the fewest cycles within the bound.
+    """Returns the plan with the fewest cycles within the bound on temporary memory.
 
-    Where none is within it, the bound is doubled up to twice the memory of a tile, and then lifted,
-    as PopLibs does: a small proportion never fails by itself.
+    If no plan is within the bound, the bound is doubled up to twice the memory of a tile and then
+    dropped, as in PopLibs. A small proportion therefore never fails by itself.
 
     Args:
-        product: with at least one element.
-        ipu: the chip.
-        num_tiles: those that compute; the others may be set apart for I/O.
-        proportion: part of a tile's memory that the product may take.
+        product: product with at least one element.
+        ipu: kind of the IPU.
+        num_tiles: tiles that compute. Tiles for I/O are not counted.
+        proportion: fraction of a tile's memory that the product may use.
 
     Raises:
-        ValueError: the chip does not multiply numbers of 8 bits, and the product wants that.
+        ValueError: `product` has 8-bit operands and the chip cannot multiply them.
     """
     if product.precision is Precision.QUARTER and not ipu.has_quarter:
         raise ValueError(f"{ipu.name} does not multiply numbers of 8 bits; C600 does.")
@@ -163,7 +167,7 @@ def plan_product(
 
 
 def least_tile_cycles(product: Product) -> float:
-    """Returns the cycles of one tile whose multiply-accumulate unit is never idle (derived)."""
+    """Returns the cycles on one tile if its multiply-accumulate unit is never idle (derived)."""
     unit = _UNITS[product.precision]
     per_cycle = unit.inputs * unit.outputs / unit.row_cycles
     num_products = product.rows * product.reduced * product.columns * product.count
@@ -182,13 +186,13 @@ def _search(product: Product, ipu: Ipu, num_tiles: int, bound: float) -> Plan | 
 
 
 def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: float) -> Plan | None:
-    """Returns the best of all ways to cut a product of this many serial parts over the tiles."""
+    """Returns the best way to cut a product with `parts` serial parts over the tiles."""
     unit = _UNITS[product.precision]
     output_groups = _up(_up(product.columns, unit.outputs), parts)
     input_groups = _up(product.reduced, unit.inputs)
     by_output, by_input = _splits(num_tiles, output_groups, input_groups)
     by_row = np.minimum(product.rows, num_tiles // (by_output * by_input))
-    # What the busiest tile gets; the cuts again, from the rounded sizes.
+    # Sizes on the busiest tile. The cuts are computed again from these rounded sizes.
     rows = -(-product.rows // by_row)
     groups_out, groups_in = -(-output_groups // by_output), -(-input_groups // by_input)
     by_output, by_input = -(-output_groups // groups_out), -(-input_groups // groups_in)
@@ -202,7 +206,7 @@ def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: flo
     held = left + right + sums * np.where(is_cut, 2, 1)
     compute = _compute_cycles(unit, ipu, product.window, rows, groups_in, groups_out)
     exchange = ipu.exchange_bytes_per_cycle
-    # Two tiles share a bus: what both need costs half.
+    # Two tiles share an exchange bus, so data that both need cost half.
     left_rate = np.where(by_output % 2 == 0, 2 * exchange, exchange)
     moved = (
         left * (1 - 1 / by_output) / left_rate
@@ -217,7 +221,7 @@ def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: flo
     if not allowed.any():
         return None
     best = int(np.argmin(np.where(allowed, cycles, np.inf)))
-    # Sums of the operands' type stay where they are.
+    # Sums that have the type of the result stay where they are.
     is_result = unit.sum_bytes == unit.operand_bytes
     result_bytes = int(sums[best]) if is_result else 0
     exchanged = round(parts * moved[best])
@@ -225,12 +229,12 @@ def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: flo
 
 
 def _inputs(rows: Array, window: Window) -> Array:
-    """Returns how many points of the input a tile with `rows` points of the output needs.
+    """Returns the number of input points that a tile with `rows` output points needs.
 
-    Assumed: the points of a tile make a square.
+    Assumed: the points of a tile form a square.
     """
     if window.num_positions == 1:
-        return rows  # Points between those that a stride picks need not be there.
+        return rows  # A stride skips points, which the tile does not need.
     side = np.sqrt(rows)
     height = side * window.row_stride + max(0, window.height - window.row_stride)
     width = side * window.column_stride + max(0, window.width - window.column_stride)
@@ -258,8 +262,8 @@ def _compute_cycles(
 def _splits(num_tiles: int, most_outputs: int, most_inputs: int) -> tuple[Array, Array]:
     """Returns every pair of cuts whose product is at most the number of tiles.
 
-    Cuts that would leave tiles without anything are left out, which leaves a few hundred pairs of
-    ten thousand.
+    Cuts that would leave a tile without work are skipped. A few hundred of ten thousand pairs
+    remain.
     """
     pairs = [
         (by_output, by_input)
@@ -271,7 +275,7 @@ def _splits(num_tiles: int, most_outputs: int, most_inputs: int) -> tuple[Array,
 
 
 def _useful_cuts(num_groups: int, limit: int) -> list[int]:
-    """Returns the least number of pieces for each size that the largest piece can have."""
+    """Returns, for each possible size of the largest piece, the smallest number of pieces."""
     sizes = {-(-num_groups // pieces) for pieces in range(1, min(num_groups, limit) + 1)}
     return sorted(-(-num_groups // size) for size in sizes)
 

@@ -1,4 +1,4 @@
-"""The steps of a recurrent layer, beside their products.
+"""Costs of one step of a recurrent layer, without its products.
 
 Source: derived from PopLibs' recurrent layers: a program for each gate, and five that combine them.
 """
@@ -16,10 +16,10 @@ def step(num_states: int, num_gates: int, item_bytes: int, tiles: Tiles) -> Cost
     """Returns the cost of one step without its products.
 
     Args:
-        num_states: rows times width.
-        num_gates: 4 of an LSTM, 3 of a GRU, 1 of a plain layer, which only adds and bends.
-        item_bytes: of an element.
-        tiles: that share the work.
+        num_states: elements of the hidden state, rows times width.
+        num_gates: 4 for an LSTM, 3 for a GRU, 1 for a plain layer (one sum and one activation).
+        item_bytes: size of an element.
+        tiles: tiles that share the work.
     """
     gate = elementwise("sigmoid", num_states, item_bytes, tiles)
     combining = elementwise("add", num_states, item_bytes, tiles)

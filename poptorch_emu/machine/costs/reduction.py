@@ -1,4 +1,4 @@
-"""Sums, maxima and other reductions: on each tile, and then over the tiles that have parts.
+"""Costs of sums, maxima and other reductions: first on each tile, then over the tiles.
 
 Source: PopLibs' reduction planner and its cycle estimates.
 """
@@ -19,11 +19,11 @@ def reduction(
     """Returns the cost of reducing a tensor.
 
     Args:
-        num_elements: of the tensor.
-        num_results: that are left.
-        item_bytes: of an element.
-        tiles: that share the work.
-        is_inner: whether what is added up lies side by side, and so mostly on one tile.
+        num_elements: elements of the tensor.
+        num_results: elements of the result.
+        item_bytes: size of an element.
+        tiles: tiles that share the work.
+        is_inner: whether the elements of one sum lie side by side, and so mostly on one tile.
     """
     per_cycle = _HALF_PER_CYCLE if item_bytes <= HALF_BYTES else _FLOAT_PER_CYCLE
     first = _START_CYCLES + tiles.elements(num_elements, item_bytes) / per_cycle
@@ -39,7 +39,7 @@ def reduction(
         direct * _PARTIAL_BYTES,
         Evidence.SOURCE,
     )
-    # Over the root of the parts at a time, where that is faster with its further program.
+    # Two stages over the square root of the parts each, if that is faster despite one more program.
     root = round(parts**0.5)
     spread = min(tiles.count, max(1, num_results) * root)
     if parts < 2 or spread < 2:

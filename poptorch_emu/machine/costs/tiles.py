@@ -1,4 +1,4 @@
-"""The tiles that share an operation, and how much of a tensor the fullest of them has."""
+"""The tiles that share an operation, and the part of a tensor on the fullest of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.ipu import Ipu
 from poptorch_emu.machine.time_numbers import EVIDENCE, NUMBERS, TimeNumbers
 
-# Source: PopLibs' linear mapping puts at least so much of a tensor on each tile that it uses.
+# Source: PopLibs' linear mapping puts at least this much of a tensor on each tile that it uses.
 GRAIN_BYTES = 128
 HALF_BYTES = 2
 
@@ -18,9 +18,10 @@ class Tiles:
     """The tiles of an IPU that compute.
 
     Attributes:
-        count: of the chip's tiles; the others are set apart for I/O.
-        numbers: of the model of time.
-        start: which of them is that of starting a program.
+        chip: kind of the IPU.
+        count: number of computing tiles. The chip's other tiles are set apart for I/O.
+        numbers: constants of the time model.
+        start: name of the constant that gives the cycles to start a program.
     """
 
     chip: Ipu
@@ -30,24 +31,24 @@ class Tiles:
 
     @classmethod
     def of(cls, chip: Ipu, count: int, is_training: bool, numbers: TimeNumbers = NUMBERS) -> Tiles:
-        """Returns tiles whose programs start as those of a training, or of an inference."""
+        """Returns tiles whose programs start like those of training or of inference."""
         return cls(chip, count, numbers, "step_cycles" if is_training else "inference_step_cycles")
 
     def elements(self, num_elements: int, item_bytes: int) -> int:
-        """Returns how many elements of a tensor the fullest tile has."""
+        """Returns the elements of a tensor on the fullest tile."""
         used = min(self.count, -(-num_elements * item_bytes // GRAIN_BYTES))
         return -(-num_elements // used) if used else 0
 
     def bytes(self, num_elements: int, item_bytes: int) -> int:
-        """Returns how many bytes of a tensor the fullest tile has."""
+        """Returns the bytes of a tensor on the fullest tile."""
         return self.elements(num_elements, item_bytes) * item_bytes
 
     def exchange_cycles(self, num_bytes: float) -> float:
-        """Returns how long a tile takes to receive so much."""
+        """Returns the cycles in which a tile receives `num_bytes`."""
         return num_bytes / self.chip.exchange_bytes_per_cycle
 
     def copy_cycles(self, num_bytes: float) -> float:
-        """Returns how long a tile takes to copy so much within its memory."""
+        """Returns the cycles in which a tile copies `num_bytes` within its memory."""
         return num_bytes / self.chip.load_bytes_per_cycle
 
     def cost(
@@ -57,13 +58,13 @@ class Tiles:
         received_bytes: float = 0.0,
         evidence: Evidence = Evidence.DERIVED,
     ) -> Cost:
-        """Returns the cost of programs that compute so long on the fullest tile.
+        """Returns the cost of programs from their work on the fullest tile.
 
         Args:
-            compute_cycles: of all programs together.
-            steps: how many programs.
-            received_bytes: of the fullest tile, in all of their exchanges.
-            evidence: of `compute_cycles`.
+            compute_cycles: cycles of the vertices of all programs together.
+            steps: number of programs.
+            received_bytes: bytes that the fullest tile receives in all exchanges together.
+            evidence: evidence of `compute_cycles`.
         """
         return Cost(
             compute_cycles,
