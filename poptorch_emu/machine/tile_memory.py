@@ -143,7 +143,7 @@ class TileMemory:
         return round(_IO_OVERHEAD * memory.io_bytes / self.num_io_tiles)
 
     def shortage(self, memory: IpuMemory) -> str:
-        """Returns which tiles of an IPU cannot hold what they must, and "" if all may be able to.
+        """Returns why the tiles of an IPU do not fit, and "" if they may fit.
 
         The words are Poplar's.
         """

@@ -1,5 +1,5 @@
-"""What runs where and when: schedules as pure data, and their independent checker.
+"""Schedules as pure data: the order in which each IPU runs its actions, and a separate checker.
 
-`make` builds a schedule of any strategy, `legality` proves it, `csv_text` writes and parses it,
-`timeline` times it. This package knows nothing of tensors, options or torch.
+`make` builds a schedule for any strategy, `legality` checks it, `csv_text` writes and parses it.
+Schedules know no tensors and no options.
 """

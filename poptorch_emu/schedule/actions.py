@@ -1,6 +1,6 @@
 """One action of one virtual IPU, and its text form.
 
-An action only names work; it does not know what the work is, what it costs or when it runs.
+An action only names work. The code, the cost and the time of that work are elsewhere.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _ACTION = re.compile(r"(0|[1-9][0-9]*)([FRBIWU])(0|[1-9][0-9]*)")
 
 @total_ordering
 class Kind(Enum):
-    """What an action does; the value is its letter in text, the order is that of training.
+    """The kind of an action. Its value is its letter in text, and kinds sort in training order.
 
-    The letters are those of `torch.distributed.pipelining`. A backward is one action, or is cut in
-    two: the gradients that the stage before needs, and those of weights alone.
+    The letters are those of `torch.distributed.pipelining`. A backward is either one action or two:
+    the gradients of inputs, which the stage before needs, and the gradients of weights.
     """
 
     FORWARD = "F"
@@ -30,14 +30,14 @@ class Kind(Enum):
 
     @property
     def word(self) -> str:
-        """What segments and events of this kind are called; a half of backward may be apart."""
+        """Word for this kind in names of segments and events."""
         return {"I": "backward", "W": "weights"}.get(self.value, self.name.lower())
 
     def __lt__(self, other: Kind) -> bool:
         """Whether this kind comes before `other` in a training step."""
         return "FRBIWU".index(self.value) < "FRBIWU".index(other.value)
 
-    # Python's own, that of the name, takes a call each time.
+    # Python's default for enums hashes the name, which costs a call each time.
     __hash__ = object.__hash__
 
 

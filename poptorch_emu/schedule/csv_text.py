@@ -1,7 +1,7 @@
 """A schedule as CSV that parses back.
 
-There is one row for each IPU and one column for each slot; the actions of one slot are joined by
-`|`, as in `1F0|1B0`. Nothing here asks whether the schedule is legal.
+There is one row for each IPU and one column for each slot. The actions of one slot are joined by
+`|`, for example `1F0|1B0`. The functions here do not check whether the schedule is legal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def to_csv(schedule: Schedule) -> str:
 def from_csv(text: str) -> Schedule:
     """Returns the schedule that `text` describes; other lines that start with `#` are comments.
 
-    Stages, micro-batches and whether it is training follow from the actions.
+    The actions determine the stages, the number of micro-batches and whether it is training.
 
     Raises:
         ValueError: a cell does not parse, the forwards of a stage are on two IPUs or nowhere, or
@@ -63,7 +63,7 @@ def schedule_of_rows(
 
 
 def cell_text(cell: Cell) -> str:
-    """Returns the actions of an IPU in a slot."""
+    """Returns the text of the actions of an IPU in a slot."""
     return "|".join(map(str, cell))
 
 

@@ -1,6 +1,6 @@
-"""Whether IPUs that only talk through links of a few places each ever finish.
+"""Deadlock check: whether all IPUs finish if each link between them holds few micro-batches.
 
-Slots play no part here: each IPU runs its list as fast as its links let it.
+The slots of the schedule are ignored. Each IPU runs its list as fast as its links allow.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from poptorch_emu.schedule.schedule import Link, Port, Schedule
 
 
 def blocked_actions(schedule: Schedule, depths: Mapping[Link, int]) -> dict[int, Action]:
-    """Runs the IPUs as processes joined by links and returns where they get stuck.
+    """Simulates the IPUs as processes joined by links and returns the actions that never run.
 
-    An action is ready when each link into it holds its micro-batch and each link out of it has
-    room. Whether all IPUs finish does not depend on the order in which ready actions are taken:
-    what one IPU does takes nothing from another that this one waits for.
+    An action is ready when each of its incoming links holds its micro-batch and each of its
+    outgoing links has room. The order in which ready actions run does not change the result,
+    because each link has one producer and one consumer.
 
     Args:
-        schedule: gives each IPU its list.
-        depths: the links and how many micro-batches each holds.
+        schedule: schedule with the list of each IPU.
+        depths: number of micro-batches that each link can hold.
 
     Returns:
-        For each IPU that cannot finish, the action it waits for; empty without a deadlock.
+        For each IPU that cannot finish, its first action that never runs; empty without a deadlock.
     """
     held: dict[Link, set[int]] = {link: set() for link in depths}
     inputs: defaultdict[Port, list[Link]] = defaultdict(list)

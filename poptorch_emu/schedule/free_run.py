@@ -1,4 +1,4 @@
-"""When each action of a schedule runs if an IPU waits for nothing but what the action needs."""
+"""The times of the actions of a schedule if each IPU waits only for the results that it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.schedule import Port, Schedule
 
-# What an action takes in pictures of pipelines: each half of a backward is as long as a forward.
+# Lengths of actions in textbook pictures: each half of a backward is as long as a forward.
 _UNITS = {
     Kind.FORWARD: 1.0,
     Kind.RECOMPUTE: 1.0,
@@ -20,19 +20,19 @@ _UNITS = {
 
 
 def unit_lengths(port: Port) -> float:
-    """Returns how long an action takes in the units of such pictures."""
+    """Returns the length of an action in the units of textbook pictures."""
     return _UNITS[port[0]]
 
 
 @dataclass(frozen=True)
 class FreeRun:
-    """When everything happens; times have the unit of the lengths.
+    """Times of a run, in the unit of the actions' lengths.
 
     Attributes:
-        begins: of each action, without updates.
-        ends: likewise.
-        busy: of each IPU, how long it works.
-        spans: of each IPU, from the begin of its first action to the end of its last.
+        begins: time at which each action begins; updates are left out.
+        ends: time at which each action ends; updates are left out.
+        busy: total working time of each IPU.
+        spans: time from the begin of each IPU's first action to the end of its last.
     """
 
     begins: dict[Action, float]
@@ -42,33 +42,33 @@ class FreeRun:
 
     @property
     def end(self) -> float:
-        """When the last action is over, and the updates can begin."""
+        """The time at which the last action ends, so that the updates can begin."""
         return max(self.ends.values(), default=0.0)
 
     @property
     def bubble(self) -> float:
-        """The share of the time of all IPUs in which they wait, until the last one is done."""
+        """The share of all IPUs' time, from 0 to `end`, in which they wait."""
         total = len(self.busy) * self.end
         return 1.0 - sum(self.busy) / total if total else 0.0
 
     @property
     def bubble_within(self) -> float:
-        """The largest share in which an IPU waits between its own first and last action.
+        """The share of the longest span in which an IPU waits between its first and last action.
 
-        This is the bubble where an IPU need not wait for the updates of the others. Source: Qi et
-        al., "Zero bubble pipeline parallelism" (arXiv 2401.10241), section 5.
+        This is the bubble if no IPU has to wait for the updates of the others. Source: Qi et al.,
+        "Zero bubble pipeline parallelism" (arXiv 2401.10241), section 5.
         """
         longest = max(self.spans, default=0.0)
         return 1.0 - max(self.busy) / longest if longest else 0.0
 
 
 def free_run(schedule: Schedule, length_of: Callable[[Port], float] = unit_lengths) -> FreeRun:
-    """Runs a legal schedule; each IPU goes through its list as fast as it can.
+    """Runs a legal schedule, in which each IPU works through its list as fast as it can.
 
     Args:
-        schedule: whose slots play no part.
-        length_of: how long each kind of action takes on a stage; a whole backward of a stage that
-            is cut takes as long as both halves.
+        schedule: legal schedule, whose slots are ignored.
+        length_of: function that returns the length of a kind of action on a stage. If a stage has
+            its backward in two halves, a whole backward takes as long as both.
     """
     begins, ends = dict[Action, float](), dict[Action, float]()
     free, needs = [0.0] * schedule.num_ipus, schedule.needs

@@ -12,10 +12,10 @@ def interleaved(
 ) -> Schedule:
     """Returns the interleaved pipeline, with one forward or one backward of a stage in each slot.
 
-    Takes 2M + 2N - 2 slots and the update, for M micro-batches and N > 1 stages. The last stage's
-    forward and backward stand together and take two slots, so its next slot stays empty. Stage s
-    (from 0) stashes N - s micro-batches; the published bound for any stage is N + 1. Inference has
-    nothing to interleave and is grouped.
+    With M micro-batches and N > 1 stages it lasts 2M + 2N - 2 slots and the update. The last
+    stage's forward and backward share one slot but need the time of two, so its next slot stays
+    empty. Stage s (from 0) stashes N - s micro-batches; the published bound for any stage is N + 1.
+    Inference has no backward to interleave, so it uses the grouped schedule.
     """
     if not is_training:
         return grouped(ipu_of_stage, num_micro_batches, is_training)

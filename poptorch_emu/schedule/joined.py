@@ -1,4 +1,4 @@
-"""Schedules whose actions join micro-batches that follow each other."""
+"""Schedules in which one action computes several consecutive micro-batches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
 def joined_schedule(schedule: Schedule, count: int) -> Schedule:
-    """Returns the schedule of actions that join `count` micro-batches each.
+    """Returns the schedule in which each action computes `count` consecutive micro-batches.
 
-    Each stands where a port has its last turn for one of them. What it needs stands before it,
-    since that holds for this turn; and a whole backward of a stage that is cut is its two halves.
+    A joined action takes the place of the last of its actions in `schedule`. All that it needs
+    comes before that place, because the last action needs as much. If a stage has its backward in
+    two halves, a whole backward becomes both halves.
     """
     if count == 1:
         return schedule

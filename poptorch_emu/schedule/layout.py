@@ -1,9 +1,9 @@
-"""Lays a strategy out as a schedule.
+"""Builds the schedule of a strategy from a rule for the slots.
 
 The forward and backward stages form one line: forward stage s has index s and its backward has
-index 2N - 2 - s, so that the last stage's forward and backward share an index. A strategy is then
-nothing but a rule that gives the slot of (index, micro-batch). Where stages run side by side, their
-level takes the place of their number.
+index 2N - 2 - s, so that the last stage's forward and backward share an index. A strategy is then a
+rule that returns the slot of (index, micro-batch). If stages run side by side, their level replaces
+their number.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ SlotRule = Callable[[int, int], int]
 
 
 def num_indices(num_stages: int, is_training: bool) -> int:
-    """Returns how many places the line of N stages or levels has: 2N - 1 in training, N else.
+    """Returns the number of indices for N stages or levels: 2N - 1 in training, otherwise N.
 
-    Source: user guide of PopTorch, pipelined execution; the last forward and backward stage are
-    one.
+    Source: user guide of PopTorch, pipelined execution, where the last forward and backward stage
+    count as one.
     """
     return 2 * num_stages - 1 if is_training else num_stages
 
 
 def enough_micro_batches(num_stages: int) -> int:
-    """Returns after how many micro-batches a pipeline has filled, and emptied once over."""
+    """Returns a number of micro-batches with which a pipeline fills, runs full, and drains."""
     return 4 * num_stages
 
 
@@ -40,8 +40,8 @@ def lay_out(
 ) -> Schedule:
     """Returns the schedule in which each action stands in the slot that `slot_rule` gives.
 
-    An IPU with several actions in one slot runs them in the order of the line. In training a slot
-    of its own at the end holds the updates.
+    An IPU with several actions in one slot runs them in the order of the line. In training the last
+    slot holds only the updates.
 
     Raises:
         ValueError: as `Schedule` does.

@@ -1,7 +1,6 @@
 """The independent checker of any schedule.
 
-It knows what a training or inference window must do, and nothing of how the strategies lay one
-out.
+It knows the rules for a window of training or inference, but not how the strategies build one.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from poptorch_emu.schedule.csv_text import cell_text
 from poptorch_emu.schedule.deadlock import blocked_actions
 from poptorch_emu.schedule.schedule import Link, Port, Schedule, link_depths
 
-# Where an action stands: slot, IPU, index in the slot.
+# The place of an action: slot, IPU, index in the slot.
 _Position = tuple[int, int, int]
 
-# Of a long schedule an error shows so many slots on each side of the place.
+# Number of slots that an error shows on each side of the faulty place.
 _SLOTS_BESIDE = 6
 
 
 class ScheduleError(ValueError):
-    """A schedule is illegal; the message says why and shows where."""
+    """A schedule is illegal. The message states the rule and marks the place in the grid."""
 
     def __init__(
         self, schedule: Schedule, ipu: int, problem: str, actions: Sequence[Action] = ()
     ) -> None:
-        """Makes the message from `problem` and the grid.
+        """Builds the message from `problem` and the grid.
 
         Args:
-            schedule: that is illegal.
-            ipu: whose row is marked.
-            problem: the rule, what was found and the way out.
-            actions: that are marked.
+            schedule: illegal schedule.
+            ipu: IPU whose row is marked.
+            problem: text with the rule, the fault and the way out.
+            actions: actions to mark.
         """
         super().__init__("\n".join([problem, *_grid(schedule, ipu, actions)]))
 
@@ -68,17 +67,18 @@ def check(
 ) -> None:
     """Proves that `schedule` is legal.
 
-    Every action happens once and on its IPU; what it needs was made in an earlier slot, or before
-    it in the same slot of the same IPU; each IPU updates last; links never deadlock.
+    Every action runs once and on its own IPU. Each result that it needs is computed in an earlier
+    slot, or earlier in the same slot of the same IPU. The update is the last action of each IPU,
+    and the links never deadlock.
 
     Args:
-        schedule: what to check.
-        max_stash: for each stage, how many micro-batches may be between its forward and the last of
-            what it runs for them.
-        depths: of links that hold fewer micro-batches than the slots ask for.
+        schedule: schedule to check.
+        max_stash: for each stage, the largest number of micro-batches between its forward and its
+            last action for them.
+        depths: capacity of links that hold fewer micro-batches than the slots ask for.
 
     Raises:
-        ScheduleError: the first rule found broken, with the row where it happens.
+        ScheduleError: `schedule` breaks a rule. The message names the first one and marks its row.
     """
     check_each_action_once(schedule)
     _check_dependencies(schedule, _positions(schedule))
@@ -90,10 +90,10 @@ def check(
 
 
 def check_each_action_once(schedule: Schedule) -> None:
-    """Proves that each IPU runs what belongs to it, once, and nothing else.
+    """Proves that each IPU runs each of its own actions once, and no others.
 
     Raises:
-        ScheduleError: it does not.
+        ScheduleError: an action is missing, runs twice, or is on a wrong IPU.
     """
     missing = _all_ports(schedule)
     updates = {Action(Kind.UPDATE, ipu, 0) for ipu in range(schedule.num_ipus)}
@@ -161,7 +161,7 @@ def _home(schedule: Schedule, action: Action) -> int:
 
 
 def _all_ports(schedule: Schedule) -> set[tuple[Port, int]]:
-    """Returns what is to run for all micro-batches."""
+    """Returns every pair of port and micro-batch that a window has to run."""
     return {
         ((kind, stage), micro_batch)
         for stage, kinds in enumerate(schedule.kinds)
@@ -185,10 +185,10 @@ def _check_dependencies(schedule: Schedule, positions: dict[Action, _Position]) 
 
 
 def check_last_stage(schedule: Schedule) -> None:
-    """Proves what PopTorch's own pipelines do besides: the last backward follows its forward.
+    """Proves a rule of PopTorch's own pipelines: the last stage's backward follows its forward.
 
     Raises:
-        ScheduleError: something is between them.
+        ScheduleError: another action is between them.
     """
     positions = _positions(schedule)
     last = [s for s, level in enumerate(schedule.levels) if level == max(schedule.levels)]
@@ -255,11 +255,11 @@ def check_order(schedule: Schedule, waiting: Mapping[int, tuple[Action, Action]]
     """Refuses a schedule whose IPUs wait for each other.
 
     Args:
-        schedule: of all of them.
-        waiting: of each IPU that waits, what it cannot begin, and what that needs.
+        schedule: schedule of all IPUs.
+        waiting: for each IPU that waits, its blocked action and a missing action that it needs.
 
     Raises:
-        ScheduleError: some wait.
+        ScheduleError: `waiting` is not empty.
     """
     if not waiting:
         return

@@ -1,4 +1,4 @@
-"""Which stages of a phase can run side by side."""
+"""Levels of stages: the stages of one level can run side by side."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from poptorch_emu.schedule.partition import Partition
 
 
 def stage_levels(placed: Partition) -> tuple[int, ...]:
-    """Returns for each stage after how many others, at least, it has its turn; empty for a chain.
+    """Returns the level of each stage; empty if the stages form a chain.
 
-    Phases follow one another. Within a phase a stage comes after those whose results it uses, and
-    after those before it on the same IPU; stages of one level run side by side.
+    Phases follow one another. Within a phase the level of a stage is above that of each stage whose
+    results it uses, and above that of each earlier stage on the same IPU.
     """
     needed = _needed_stages(placed)
     levels: list[int] = []

@@ -1,4 +1,4 @@
-"""The door to the strategies: a kind of schedule and three values make a schedule."""
+"""All strategies by kind: builds a schedule from a kind, IPUs, micro-batches and the mode."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from poptorch_emu.schedule.sequential import sequential
 
 
 class ScheduleKind(Enum):
-    """How the stages share time.
+    """The way in which stages share time.
 
-    All but the first two run one stage at a time, unless stages of a phase do not need each other.
-    Sharding differs from a sequential pipeline in what the stages are: it asks nothing of the
-    number of micro-batches. Serial phases share one group of IPUs; parallel ones alternate between
-    the even and the odd IPUs, so that one group fetches weights while the other computes. Fetching
-    is no action of a schedule, and the alternation is in the map from stages to IPUs; that even
-    phases are on even IPUs is checked where the phases are known.
+    All kinds but the first two run one stage at a time, unless stages of a phase are independent of
+    each other. Sharding has the slots of a sequential pipeline but allows any number of
+    micro-batches. Serial phases share one group of IPUs. Parallel phases alternate between the even
+    and the odd IPUs, so that one group fetches weights while the other computes. The schedule shows
+    neither the fetching nor the alternation: the map from stages to IPUs has the alternation, and
+    `segments/phases.py` checks it.
     """
 
     GROUPED = "grouped"
@@ -39,16 +39,16 @@ def make_schedule(
     """Returns the schedule of one window.
 
     Args:
-        kind: the strategy.
-        ipu_of_stage: for each forward stage its IPU, numbered 0, 1, 2, ... without a gap. An IPU
-            may have several stages, next to each other or not.
+        kind: kind of the strategy.
+        ipu_of_stage: IPU of each forward stage, numbered 0, 1, 2, ... without a gap. An IPU may
+            have several stages, next to each other or not.
         num_micro_batches: gradient accumulation in training, device iterations in inference.
-        is_training: whether there are backward actions and updates.
-        level_of_stage: of phased execution, where stages of one level run side by side; empty for a
-            chain of stages, as all others have it.
+        is_training: whether the schedule has backward actions and updates.
+        level_of_stage: level of each stage in phased execution, where the stages of one level run
+            side by side; empty for a chain of stages.
 
     Raises:
-        ValueError: the IPUs have a gap, or there is no stage or no micro-batch.
+        ValueError: the IPUs have a gap, or the schedule has no stage or no micro-batch.
     """
     if kind is ScheduleKind.GROUPED:
         return grouped(ipu_of_stage, num_micro_batches, is_training)

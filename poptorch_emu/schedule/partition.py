@@ -1,10 +1,10 @@
-"""From the blocks of a recorded graph to stages, and from stages to virtual IPUs.
+"""Assigns the operations of a recorded graph to stages, and stages to virtual IPUs.
 
 A new stage begins wherever the IPU or the phase changes along the forward operations, starting on
-IPU 0; stages on one IPU that follow each other in one phase are one, but for those of a table.
-Backward runs on the stage of its forward operation. A pipeline goes through the user's stages in
-the order of their numbers, whatever the order of the lines: a stage may be entered again with
-values of the stages before it.
+IPU 0. Consecutive stages on one IPU in one phase are merged, unless the schedule is a table. Each
+backward operation runs on the stage of its forward operation. A pipeline runs the user's stages in
+the order of their numbers, whatever the order of the lines in `forward`. So `forward` may enter a
+stage again, with values of earlier stages.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from poptorch_emu.troubleshooting import Topic
 
 @dataclass(frozen=True)
 class Partition:
-    """Which stage runs which operation.
+    """The stage of every operation.
 
     Attributes:
         ipu_ids: the user's number of each virtual IPU, ascending.
-        ipu_of_stage: for each forward stage the index of its virtual IPU.
-        places: the block with which each stage begins.
-        port_of: the stage and kind of action of each operation, and of each source that the graph
+        ipu_of_stage: index of the virtual IPU of each forward stage.
+        places: first block of each stage.
+        port_of: stage and kind of action of each operation, and of each source that the graph
             itself changes.
     """
 
@@ -65,7 +65,7 @@ class Partition:
         return tuple(map(tuple, found))
 
     def rank(self, port: Port) -> tuple[int, Kind]:
-        """Returns what orders all that runs for one micro-batch: forward up, then backward down."""
+        """Returns the sort key of a port within one micro-batch: forward up, then backward down."""
         return rank(port, self.num_stages), port[0]
 
 
@@ -87,7 +87,7 @@ def partition(graph: Graph, strategy: StrategyConfig) -> Partition:
 
     Args:
         graph: forward and backward operations, without mutation.
-        strategy: whether stages run at the same time, and how blocks got theirs.
+        strategy: execution strategy, which decides how blocks become stages.
 
     Raises:
         Error: a value goes back to an earlier stage of a pipeline.
@@ -112,10 +112,10 @@ def partition_by_stages(
     """Assigns every operation of `graph` to a stage, whatever the blocks say.
 
     Args:
-        graph: as for `partition`.
-        stage_of: the forward stage of each operation; backward runs on it, too.
-        ipu_of_stage: for each stage the index of its virtual IPU.
-        strategy: for messages.
+        graph: forward and backward operations, without mutation.
+        stage_of: stage of each operation, forward or backward.
+        ipu_of_stage: index of the virtual IPU of each stage.
+        strategy: execution strategy, which error messages name.
 
     Raises:
         Error: a value goes back to an earlier stage.
@@ -137,7 +137,7 @@ def partition_by_stages(
 def _ports(
     graph: Graph, own_rank: Callable[[fx.Node], int], num_stages: int, strategy: StrategyConfig
 ) -> dict[fx.Node, Port]:
-    """Returns where everything runs: where it is meant to, or later, where its inputs are."""
+    """Returns the port of every operation: its own, or a later one if its inputs come later."""
     ranks: dict[fx.Node, int] = {}
     for node in graph.fx.nodes:
         if node.op != "call_function":
@@ -176,10 +176,10 @@ def _forward_stages(
 
 
 def _begins_stage(place: BlockPlace, present: BlockPlace, strategy: StrategyConfig) -> bool:
-    """Returns whether a block is in another stage than the present one.
+    """Returns whether a block begins a new stage after the block `present`.
 
-    A table says on which IPU a stage is; so two of them may follow each other there. What comes
-    before the first block belongs to it, if it is on IPU 0.
+    In a table two consecutive stages may be on the same IPU. Operations before the first block
+    belong to its stage if it is on IPU 0.
     """
     if (place.ipu, place.phase) != (present.ipu, present.phase):
         return True
@@ -204,7 +204,7 @@ def _where(record: NodeRecord) -> str:
 
 
 def _way_out(graph: Graph, made: BlockPlace, used: BlockPlace, strategy: StrategyConfig) -> str:
-    """Returns how the user of a value gets a stage after that of the value."""
+    """Returns the changes that give the user of a value a stage after that of the value."""
     begun = list(dict.fromkeys(record_of(node).place.block_id for node in graph.operations))
     steps = []
     if begun.index(used.block_id) < begun.index(made.block_id):
@@ -226,9 +226,9 @@ def _own_rank(node: fx.Node, stage_of: dict[BlockPlace | None, int], num_stages:
 
 
 def _place_written_sources(graph: Graph, ranks: dict[fx.Node, int]) -> None:
-    """A variable that the graph changes is read once for each micro-batch, by its first user.
+    """Assigns each variable that the graph changes to the port of its first reader.
 
-    One that nobody reads is where it is written.
+    A variable that no operation reads belongs to the port that writes it.
     """
     written = {sink.name: node for sink, node in graph.results if sink.kind is SinkKind.VARIABLE}
     for node in graph.sources:

@@ -1,6 +1,6 @@
 """The numbers of the phases of phased execution: forward up, then backward down.
 
-Numbers without a phase are where tensors travel between the chip and streaming memory.
+At the numbers in between, tensors move between the chip and streaming memory.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PhaseNumbers:
-    """For each phase of the user, the number of its forward and of its backward.
+    """The numbers of the user's phases.
 
     Attributes:
-        backward: empty in inference.
+        forward: number of the forward of each phase.
+        backward: number of the backward of each phase; empty in inference.
     """
 
     forward: tuple[int, ...]
@@ -24,11 +25,11 @@ def number_phases(num_phases: int, spacing: int, gap: int, is_training: bool) ->
     """Returns the numbers of `num_phases` phases.
 
     Args:
-        num_phases: how many phases the user named.
-        spacing: from one phase to the next.
-        gap: from the last forward to the first backward, which is that of the same phase; with 0
-            both share a number.
-        is_training: whether there is a backward.
+        num_phases: number of phases that the user named.
+        spacing: distance from one phase to the next.
+        gap: distance from the last forward to the backward of the same phase; with 0 both share a
+            number.
+        is_training: whether the phases have a backward.
     """
     forward = tuple(spacing * phase for phase in range(num_phases))
     first = forward[-1] + gap

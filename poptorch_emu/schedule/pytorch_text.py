@@ -9,9 +9,10 @@ from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
 def pytorch_rows(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
-    """Returns what each rank computes in order, in PyTorch's words.
+    """Returns the actions of each rank in order, in PyTorch's notation.
 
-    PyTorch has no recomputation of its own and no updates, and waits without being told.
+    Recomputation and updates are left out, because PyTorch's schedules have no such actions. Empty
+    slots are left out, because PyTorch's runtime waits for inputs by itself.
     """
     return tuple(tuple(text for cell in row for text in _texts(cell)) for row in schedule.rows)
 

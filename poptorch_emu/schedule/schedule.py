@@ -1,7 +1,7 @@
 """The schedule of one window as a value, and the links that its actions need.
 
-A window is what the engine repeats: in training the micro-batches of one weight update and the
-update, in inference all device iterations. Strategies make schedules; nothing here knows how.
+A window is the unit that the engine repeats: in training the micro-batches of one weight update and
+the update, in inference all device iterations. The strategies that build schedules are elsewhere.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Port = tuple[Kind, int]
 Link = tuple[Port, Port]
 Cell = tuple[Action, ...]
 
-# What a stage runs for a micro-batch after its forward, where nothing is cut.
+# The actions of a stage for a micro-batch after its forward, if its backward is one action.
 WHOLE = (Kind.BACKWARD,)
-# What it runs where one of its backwards is cut; a whole one is then both, one after the other.
+# The same if any of its backwards has two halves. A whole backward then means both halves in turn.
 HALVES = (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What every virtual IPU runs in every slot of one window.
+    """The actions of every virtual IPU in every slot of one window.
 
     Attributes:
-        ipu_of_stage: for each forward stage its IPU; the IPUs used are 0 ... num_ipus - 1.
+        ipu_of_stage: IPU of each forward stage. The IPUs are numbered 0 ... num_ipus - 1.
         num_micro_batches: gradient accumulation in training, device iterations in inference.
         is_training: whether the window has backward actions and ends with an update of each IPU.
-        rows: `rows[ipu][slot]` are the actions of that IPU in that slot, in order.
-        level_of_stage: stages of one level are independent of each other, each level follows the
-            one before; empty for a chain of stages.
+        rows: table in which `rows[ipu][slot]` are the actions of that IPU in that slot, in order.
+        level_of_stage: level of each stage; empty for a chain of stages. The stages of one level
+            are independent of each other, and each level follows the one before.
 
     Raises:
-        ValueError: there is no stage or no micro-batch, an IPU in between is unused, `rows` is not
-            a table with one row for each IPU, or there is not one level for each stage.
+        ValueError: the schedule has no stage or no micro-batch, an IPU in between is unused, `rows`
+            is not a table with one row for each IPU, or a stage has no level.
     """
 
     ipu_of_stage: tuple[int, ...]
@@ -50,7 +50,7 @@ class Schedule:
     level_of_stage: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what is not a table of IPUs and slots; `legality` checks the actions."""
+        """Refuses rows that are no table of IPUs and slots; `legality` checks the actions."""
         used = sorted(set(self.ipu_of_stage))
         if not used or used != list(range(len(used))):
             raise ValueError(
@@ -80,7 +80,7 @@ class Schedule:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The level of each stage; those of a chain are its numbers."""
+        """The level of each stage. In a chain of stages it is the number of the stage."""
         return self.level_of_stage or tuple(range(self.num_stages))
 
     @property
@@ -102,7 +102,7 @@ class Schedule:
 
     @cached_property
     def kinds(self) -> tuple[tuple[Kind, ...], ...]:
-        """What each stage runs for each micro-batch after its forward, in order."""
+        """The kinds of actions of each stage for each micro-batch after its forward, in order."""
         if not self.is_training:
             return ((),) * self.num_stages
         found: list[set[Kind]] = [set() for _ in self.ipu_of_stage]
@@ -121,9 +121,9 @@ class Schedule:
         return links(self.levels, self.is_training, self.kinds)
 
     def ports_of(self, action: Action) -> tuple[Port, ...]:
-        """Returns what an action of a micro-batch runs, in order; an update has no port.
+        """Returns the ports that an action runs, in order; none for an update.
 
-        That is one thing but for a whole backward of a stage that is cut.
+        An action runs one port, unless it is a whole backward of a stage with two halves.
         """
         if action.kind is Kind.UPDATE:
             return ()
@@ -133,7 +133,7 @@ class Schedule:
 
     @cached_property
     def needs(self) -> dict[Action, tuple[Action, ...]]:
-        """For each action those whose results it uses; what a schedule lacks is left out."""
+        """For each action, the actions of the schedule whose results it uses."""
         producers: defaultdict[Port, list[Port]] = defaultdict(list)
         for producer, consumer in self.links:
             producers[consumer].append(producer)
@@ -146,11 +146,12 @@ class Schedule:
         return found
 
     def turns(self, action: Action) -> list[tuple[Port, int]]:
-        """Returns what an action runs where a port takes the micro-batches in their own order.
+        """Returns the ports of an action, each with the micro-batch that the engine runs there.
 
-        The n-th that runs there is then the n-th of them, whichever the schedule names. Where each
-        comes after all that it needs, so do n of them after n. So any legal schedule can run by
-        queues, and sums have one order, whatever the schedule.
+        Every port processes the micro-batches in ascending order: its n-th action runs micro-batch
+        n, whichever micro-batch the schedule names. This is legal whenever the schedule is, because
+        n actions of a port then still come after n actions of each port that it needs. So links can
+        be queues, and sums have the same order for every schedule.
         """
         turn_of = self._turn_of
         return [(port, turn_of[port, action.micro_batch]) for port in self.ports_of(action)]
@@ -188,13 +189,13 @@ def links(
 ) -> tuple[Link, ...]:
     """Returns the links of stages of these levels, as (producer, consumer).
 
-    Activations go to the forwards of the next level and, in training, to what the own stage runs
-    later; gradients of inputs go to the backwards of the level before.
+    Activations go to the forwards of the next level and, in training, to the later actions of the
+    same stage. Gradients of inputs go to the backwards of the level before.
 
     Args:
-        levels: of the stages.
-        is_training: whether they have more than forwards.
-        kinds: what each stage runs after its forward; by default a whole backward.
+        levels: level of each stage.
+        is_training: whether the stages have backward actions.
+        kinds: kinds of actions of each stage after its forward; by default a whole backward.
     """
     forward, stages = Kind.FORWARD, range(len(levels))
     chain = [(s, t) for s in stages for t in stages if levels[t] == levels[s] + 1]
@@ -212,13 +213,13 @@ def links(
 
 
 def link_depth(schedule: Schedule, producer: Port, consumer: Port) -> int:
-    """Returns the smallest FIFO depth that lets the slots of `schedule` run as they are laid out.
+    """Returns the smallest FIFO depth with which the slots of `schedule` can run as planned.
 
-    The FIFO carries one item for each micro-batch from `producer` to `consumer`. Within a slot
-    all producers insert before any consumer removes, since nothing orders the IPUs inside a slot.
+    The FIFO carries one item for each micro-batch from `producer` to `consumer`. Within a slot all
+    producers insert before any consumer removes, because the IPUs have no order inside a slot.
 
-    With these depths no execution in the order of each IPU's list can deadlock: going slot by slot
-    finds every item present and room for it, and what one valid order can do, all can.
+    With these depths no execution that follows each IPU's list can deadlock. Running slot by slot
+    finds every item present and room for it, and if one valid order finishes, every order does.
     """
     removed = schedule.slots(consumer)
     inserted = schedule.slots(producer)

@@ -14,13 +14,15 @@ def sequential(
 ) -> Schedule:
     """Returns the schedule in which one IPU works at a time, forward and then backward.
 
-    Takes M * (2N - 1) slots and the update in training, M * N slots in inference.
+    With M micro-batches and N stages it lasts M * (2N - 1) slots and the update in training, and
+    M * N slots in inference.
 
     Args:
-        ipu_of_stage: the IPU of each of the N stages.
-        num_micro_batches: M.
-        is_training: whether there are backward actions and updates.
-        level_of_stage: where stages run side by side, N is the number of their levels.
+        ipu_of_stage: IPU of each of the N stages.
+        num_micro_batches: number M of micro-batches.
+        is_training: whether the schedule has backward actions and updates.
+        level_of_stage: level of each stage if stages run side by side. N is then the number of
+            levels.
     """
     num_levels = 1 + max(level_of_stage or range(len(ipu_of_stage)), default=-1)
     period = num_indices(num_levels, is_training)

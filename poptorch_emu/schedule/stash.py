@@ -1,4 +1,4 @@
-"""How many micro-batches a stage keeps between its forward and the last of its backward."""
+"""Number of micro-batches that a stage keeps between its forward and the end of its backward."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from poptorch_emu.schedule.schedule import Schedule, link_depth
 
 
 def stash_slots(stage: int, num_stages: int) -> int:
-    """Returns how many micro-batches `stage` of a grouped pipeline holds in the main part.
+    """Returns how many micro-batches `stage` of a grouped pipeline holds in the steady state.
 
     The published formula is 2(N - s) + 1 with stages counted from 1. The one slot of the last stage
-    is what its forward has just computed, so nothing has to be copied there.
+    is the result of the forward that has just run, so it needs no copy.
 
     Args:
         stage: forward stage, in [0, num_stages).
@@ -27,7 +27,7 @@ def stash_slots(stage: int, num_stages: int) -> int:
 
 
 def stash_depths(schedule: Schedule) -> tuple[int, ...]:
-    """Returns for each stage how many micro-batches it holds at most; zeros in inference."""
+    """Returns the largest number of micro-batches that each stage holds; zeros in inference."""
     if not schedule.is_training:
         return (0,) * schedule.num_stages
     return tuple(

@@ -1,4 +1,4 @@
-"""The steps of a schedule from the order of its rows: what comes too early waits."""
+"""Slots of a schedule from the order of its rows: an action that comes too early is delayed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
 def with_waits(schedule: Schedule) -> Schedule:
-    """Returns the schedule in which each cell comes after all that its actions need.
+    """Returns the schedule in which each cell comes after all results that its actions need.
 
-    No cell comes before the slot that it has, and none overtakes another one of its row; so a
-    legal schedule stays as it is. In training the updates come last, in a slot of their own.
+    Cells only move to later slots and keep their order in the row, so a legal schedule does not
+    change. In training the updates come last, in a slot of their own.
 
     Args:
-        schedule: whose rows have an order that counts.
+        schedule: schedule whose rows have the right order, but perhaps too few empty slots.
 
     Raises:
-        ScheduleError: an action is missing, there twice or on a wrong IPU, or IPUs wait for ever.
+        ScheduleError: an action is missing, runs twice or is on a wrong IPU, or IPUs wait for ever.
     """
     check_each_action_once(schedule)
     slot_of: dict[Action, int] = {}
@@ -50,7 +50,7 @@ def with_waits(schedule: Schedule) -> Schedule:
 
 
 def filled(rows: Sequence[Sequence[Cell]], is_training: bool) -> tuple[tuple[Cell, ...], ...]:
-    """Returns rows of one length, in training with the updates in a slot of their own behind."""
+    """Returns rows of equal length. In training one more slot at the end holds the updates."""
     longest = max(map(len, rows), default=0)
     return tuple(
         (*row, *[()] * (longest - len(row)), *_update(ipu, is_training))
@@ -59,7 +59,7 @@ def filled(rows: Sequence[Sequence[Cell]], is_training: bool) -> tuple[tuple[Cel
 
 
 def _slots_needed(cell: Cell, schedule: Schedule, slot_of: dict[Action, int]) -> list[int] | None:
-    """Returns the slots of what a cell needs from others; `None` if some of it has none yet."""
+    """Returns the slots of the actions that a cell needs; `None` if one of them has no slot yet."""
     found, needs = [], schedule.needs
     for index, action in enumerate(cell):
         for needed in needs[action]:
@@ -74,7 +74,7 @@ def _slots_needed(cell: Cell, schedule: Schedule, slot_of: dict[Action, int]) ->
 def _missing(
     cell: Cell, schedule: Schedule, slot_of: dict[Action, int]
 ) -> Iterator[tuple[Action, Action]]:
-    """Yields actions of a cell with what they need and nothing before them gives."""
+    """Yields each action of a cell with an action that it needs and that has no slot."""
     for index, action in enumerate(cell):
         for needed in schedule.needs[action]:
             if needed not in slot_of and needed not in cell[:index]:

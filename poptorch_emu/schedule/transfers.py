@@ -1,7 +1,8 @@
-"""Inputs and outputs that cross between host and IPU while micro-batches are computed.
+"""Transfers of inputs and outputs between host and IPU that overlap with the compute.
 
-The input of a micro-batch comes while the one before is computed, and an output goes while the next
-one is. Within a window both stop at its ends; across windows they do not.
+The input of a micro-batch arrives while the micro-batch before it is computed. Its output leaves
+while the next one is computed. Depending on the mode, transfers stop at the ends of a window or
+overlap with the neighbouring windows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class Transfer:
     """An input or output that crosses once for each micro-batch, beside the compute.
 
     Attributes:
-        number: of the input or output.
-        is_input: whether it comes from the host.
-        stage: whose forward reads it first, or gives it.
-        mode: with which loop it overlaps. In inference the accumulation loop has one iteration,
-            with nothing before or after it.
+        number: number of the input or output.
+        is_input: whether the transfer comes from the host.
+        stage: stage whose forward reads the input first, or computes the output.
+        mode: loop with which the transfer overlaps. In inference the accumulation loop has one
+            iteration, so no transfer overlaps with it.
     """
 
     number: int
@@ -35,7 +36,7 @@ class Transfer:
     def text(self, micro_batch: int, num_micro_batches: int) -> str:
         """Returns `0I1` for input 0 of micro-batch 1, `0O1` for an output.
 
-        With a `+` it is the next window's, with a `-` the one's before.
+        A `+` marks the next window and a `-` the window before.
         """
         letter, mark = ("I", "+") if self.is_input else ("O", "-")
         is_here = 0 <= micro_batch < num_micro_batches
@@ -43,9 +44,9 @@ class Transfer:
 
 
 def transfer_row(schedule: Schedule, ipu: int, transfers: Iterable[Transfer]) -> list[str] | None:
-    """Returns for each slot what crosses to and from an IPU meanwhile; `None` if nothing does.
+    """Returns the text of an IPU's transfers in each slot; `None` if it has no transfers.
 
-    A transfer begins with the forward of the stage for the micro-batch that is computed meanwhile.
+    A transfer begins together with the forward that it overlaps with.
     """
     found: defaultdict[int, list[str]] = defaultdict(list)
     count = schedule.num_micro_batches
@@ -63,7 +64,7 @@ def transfer_row(schedule: Schedule, ipu: int, transfers: Iterable[Transfer]) ->
 
 
 def _overlaps(schedule: Schedule, transfer: Transfer, crossing: int) -> bool:
-    """Returns whether the tensor of a micro-batch crosses during another; it may be a window's."""
+    """Returns whether the tensor of micro-batch `crossing` overlaps with another micro-batch."""
     if transfer.mode is OverlapMode.OverlapDeviceIterationLoop:
         return True
     return schedule.is_training and 0 <= crossing < schedule.num_micro_batches

@@ -1,1 +1,1 @@
-"""The graph cut into straight-line code: segments, what crosses between them, where it waits."""
+"""The graph cut into straight-line code: segments, and the links that carry values between them."""

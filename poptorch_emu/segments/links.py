@@ -1,4 +1,4 @@
-"""How what crosses between segments is carried: by which links, how deep, and where items wait."""
+"""Links that carry values between segments: their depth, and where waiting values are stored."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 
 @dataclass(frozen=True)
 class LinkPlan:
-    """Values that go from one segment to another in the same way.
+    """A link: values that one segment sends to another in the same way.
 
     Attributes:
-        depth: how many micro-batches wait at most.
-        is_remote: they wait in streaming memory.
-        is_shard: each replica holds a part of them.
+        producer: port of the sending segment.
+        consumer: port of the receiving segment.
+        nodes: values that the link carries.
+        depth: largest number of micro-batches that wait in the link.
+        is_remote: whether the values wait in streaming memory.
+        is_shard: whether each replica stores only a part of the values.
     """
 
     producer: Port
@@ -33,7 +36,7 @@ class LinkPlan:
 
     @property
     def is_stash(self) -> bool:
-        """Whether the values wait from a forward for a backward."""
+        """Whether the values are stashed between a forward and a backward."""
         return is_stash(self.producer, self.consumer)
 
 
@@ -46,15 +49,15 @@ def plan_links(
 ) -> tuple[LinkPlan, ...]:
     """Returns the links between all segments.
 
-    A stash is cut over the replicas (replicated tensor sharding of activations) as far as it is the
-    same on all of them; of values of its own no other replica could keep a part.
+    Replicated tensor sharding of activations cuts a stashed value over the replicas only if the
+    value is the same on all of them. Otherwise no other replica could store a part of it.
 
     Args:
-        cut: the segments and what crosses.
-        placed: which IPU runs them.
-        schedule: when.
-        config: where activations live, and from which size on they are cut.
-        replica_equal: the values that are the same on all replicas.
+        cut: segments, and the values that cross between them.
+        placed: assignment of the segments to IPUs.
+        schedule: schedule of the window.
+        config: configuration with the location of activations and the least size to cut.
+        replica_equal: values that are the same on all replicas.
     """
     links = []
     for (producer, consumer), crossing in cut.crossings.items():

@@ -16,7 +16,10 @@ _LOSS_SCALE_FACTOR = VariableInfo(-1, FACTOR, (), torch.float32, False, initial=
 
 
 def model_variables(graph: Graph, config: CompileConfig) -> dict[str, VariableInfo]:
-    """Returns the parameters and buffers that `graph` reads, by name; numbers come later."""
+    """Returns the parameters and buffers that `graph` reads, by name.
+
+    Their index is -1 until the program numbers its variables.
+    """
     written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
     averages = {each.average for each in graph.averages}
     groups = {entry.name: entry for entry in config.weight_groups}

@@ -1,8 +1,7 @@
-"""Overlapped input and output: what it asks of a model, and which tensors cross when.
+"""Overlapped input and output: checks of the annotations, and the transfers that they mean.
 
-The annotations change no value.
-
-An annotation is an operation of its own, an identity with the tensor and the mode as arguments.
+An annotation is an identity operation with the tensor and the mode as arguments. It changes no
+value.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from poptorch_emu.torch_versions import OpOverload
 
 
 def overlap_of(graph: Graph, config: CompileConfig) -> dict[Source | Sink, OverlapMode]:
-    """Returns the inputs and outputs that cross while the IPUs compute, and with what.
+    """Returns the inputs and outputs that overlap with the compute, with their modes.
 
     Raises:
-        Error: the options do not allow it, or it is not on an input or an output alone.
+        Error: the options do not allow overlap, or an annotated tensor is neither an input that
+            only the annotation reads nor an output that is returned once.
     """
     inputs = [node for node in graph.operations if _overlaps(node, OVERLAP_INPUT)]
     outputs = [node for node in graph.operations if _overlaps(node, OVERLAP_OUTPUT)]
@@ -46,7 +46,7 @@ def overlap_of(graph: Graph, config: CompileConfig) -> dict[Source | Sink, Overl
 def transfers_of(
     overlapped: Mapping[Source | Sink, OverlapMode], cut: SegmentedGraph
 ) -> tuple[Transfer, ...]:
-    """Returns what crosses while the IPUs compute, with the stages at its end."""
+    """Returns the transfers that overlap with the compute, each with the stage of its tensor."""
     found = []
     for (kind, stage), segment in cut.segments.items():
         for source in segment.loads:

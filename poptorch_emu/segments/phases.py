@@ -1,7 +1,7 @@
-"""What phased execution asks of a model, and how its phases are numbered.
+"""Checks and numbers of the phases of phased execution.
 
-Numerically all of it does nothing; it decides where tensors wait (`placement.py`) and how much the
-chip holds at once (`plan/memory/ipu_workspace.py`).
+Phases change no value. They decide where tensors wait (`placement.py`) and how many bytes the chip
+holds at once (`plan/memory/ipu_workspace.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.phase_numbers import PhaseNumbers, number_phases
 from poptorch_emu.schedule.schedule import Port
 
-# Source: user guide of PopTorch, phased execution: how far apart the phases are.
+# Distance between the numbers of two phases. Source: user guide of PopTorch, phased execution.
 _SPACING = {
     Liveness.AlwaysLive: 1,
     Liveness.OffChipAfterFwd: 1,
@@ -22,7 +22,7 @@ _SPACING = {
     Liveness.OffChipAfterEachPhase: 4,
 }
 
-# Source: the same: empty phases between forward and backward, for tensors to leave and come back.
+# Empty phases between forward and backward, in which tensors leave and return. Source: as above.
 _EMPTY_PHASES = 3
 
 
@@ -60,7 +60,7 @@ def phase_numbers(strategy: StrategyConfig, is_training: bool) -> PhaseNumbers:
 
 
 def port_numbers(placed: Partition, config: CompileConfig) -> dict[Port, int]:
-    """Returns the number of the phase of each segment; nothing unless execution is phased."""
+    """Returns the number of the phase of each segment; empty unless execution is phased."""
     if not config.strategy.is_phased:
         return {}
     numbers = phase_numbers(config.strategy, config.is_training)
@@ -75,10 +75,10 @@ def port_numbers(placed: Partition, config: CompileConfig) -> dict[Port, int]:
 
 
 def overlaps_phases(config: CompileConfig) -> bool:
-    """Returns whether tensors of a phase travel while the phase before it computes.
+    """Returns whether the tensors of a phase are moved while the phase before it computes.
 
-    Parallel phases do so on the other group of IPUs. Serial ones need tiles set apart for I/O that
-    load what lives in streaming memory (assumed: the tiles that compute cannot do both).
+    Parallel phases move them on the other group of IPUs. Serial phases need tiles for I/O that load
+    tensors from streaming memory. Assumed: the computing tiles cannot do both at once.
     """
     if config.strategy.kind is StrategyKind.PARALLEL_PHASED:
         return True

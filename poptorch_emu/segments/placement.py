@@ -1,9 +1,9 @@
-"""What lives in streaming memory, by the user's tensor locations and the liveness of phases.
+"""Placement of tensors on the chip or in streaming memory.
 
-A liveness other than `AlwaysLive` sends the weights and activations of phases away wherever the
-user did not ask for a place: weights live in streaming memory and come for each phase that uses
-them; so do activations that wait for backward. `OffChipAfterEachPhase` also sends what goes from
-one phase to the next.
+The user's tensor locations decide, then the liveness of phases. A liveness other than `AlwaysLive`
+moves weights, and activations that wait for backward, to streaming memory unless the user chose a
+location. Each phase then loads the weights that it uses. `OffChipAfterEachPhase` also moves the
+values that go from one phase to the next.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from poptorch_emu.schedule.schedule import Port
 
 
 def location_of(config: CompileConfig, is_state: bool) -> TensorLocation:
-    """Returns where a variable lives: a state of the optimiser, or one of the model."""
+    """Returns the location of a variable.
+
+    Args:
+        config: configuration with the locations.
+        is_state: whether the variable is a state of the optimiser; otherwise it is the model's.
+    """
     return config.locations.optimizer if is_state else _of_phases(config, config.locations.weight)
 
 
 def is_stash(producer: Port, consumer: Port) -> bool:
-    """Returns whether what goes from one segment to another waits from forward for backward.
+    """Returns whether values from `producer` to `consumer` are stashed for backward.
 
-    So does what a part of backward hands on to a later part of its own stage.
+    Values that one part of backward hands to a later part of its own stage count as stashed, too.
     """
     is_handed_on = producer[1] == consumer[1] and producer[0] < consumer[0]
     return consumer[0] is not Kind.FORWARD and (producer[0] is Kind.FORWARD or is_handed_on)
@@ -44,7 +49,7 @@ def leaves_chip(
 
 
 def _of_phases(config: CompileConfig, asked: TensorLocation) -> TensorLocation:
-    """Returns the place that was asked for, or else that of the tensors of phases, of any size."""
+    """Returns the user's location, or streaming memory if there is none and phases offload."""
     if asked.is_on_chip is None and config.strategy.liveness is not Liveness.AlwaysLive:
         return replace(asked, is_on_chip=False, min_elements_off_chip=0)
     return asked
@@ -53,6 +58,6 @@ def _of_phases(config: CompileConfig, asked: TensorLocation) -> TensorLocation:
 def _changes_phase(
     config: CompileConfig, placed: Partition, producer: Port, consumer: Port
 ) -> bool:
-    """Returns whether values go to another phase, and those of each phase leave the chip."""
+    """Returns whether values go to another phase, and the liveness offloads such values."""
     leaves = config.strategy.liveness is Liveness.OffChipAfterEachPhase
     return leaves and placed.places[producer[1]].phase != placed.places[consumer[1]].phase

@@ -1,8 +1,8 @@
-"""Which forward operations backward runs again instead of stashing their results.
+"""The forward operations that backward runs again, so that their results need not be stashed.
 
-The numbers stay the same to the last bit: an operation that is run again sees the same inputs, and
-random numbers depend on the micro-batch and the operation alone. So the machine's plan and what the
-engine does are two things: the engine runs again only what saves memory that is short.
+Recomputation changes no bit, because an operation that runs again has the same inputs, and random
+numbers depend on the micro-batch and the operation alone. So the plan of the machine recomputes as
+the real system would, while the engine recomputes only if that saves memory that is short.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# What NORM_ONLY means by a normalisation; group and instance norm are made of the first two.
+# Operators that NORM_ONLY recomputes. Instance norm decomposes into the first two.
 _NORMS = frozenset(
     {
         aten._native_batch_norm_legit_functional,
@@ -44,7 +44,7 @@ _NORMS = frozenset(
 
 
 def recomputation_of(config: CompileConfig, placed: Partition) -> Recomputation:
-    """Returns what is recomputed: what the user asks for, else pipelines recompute.
+    """Returns the kind of recomputation: the user's choice, otherwise that of the strategy.
 
     Source: PopTorch turns recomputation on for training pipelines over more than one IPU.
     """
@@ -58,11 +58,14 @@ def recomputed_operations(
 ) -> frozenset[fx.Node]:
     """Returns the forward operations that the backward of their stage runs again.
 
-    What the user marked as a checkpoint is never among them, nor what may have an effect. The last
-    stage of a pipeline keeps what follows its last checkpoints, since its backward comes at once;
-    without checkpoints it keeps everything. Source: PopART's pipeline transform. What is
-    inside `torch.utils.checkpoint.checkpoint` is among them whatever the mode; its results are not.
-    So are views of weights, which cost nothing: a copy of a weight need not wait for backward.
+    Never recomputed are operations that the user marked as checkpoints, and operations with an
+    effect. The last stage of a pipeline keeps the operations after its last checkpoints, because
+    its backward follows at once. Without checkpoints it keeps all of its operations. Source:
+    PopART's pipeline transform.
+
+    Always recomputed are operations inside `torch.utils.checkpoint.checkpoint`, except those that
+    compute its results. Views of weights are always recomputed, too, because they cost nothing and
+    otherwise a copy of the weight would wait for backward.
     """
     stages: dict[int, list[fx.Node]] = {}
     checkpoints: list[fx.Node] = []
@@ -87,7 +90,7 @@ def recomputed_operations(
 
 
 def _before(checkpoints: list[fx.Node], placed: Partition) -> set[fx.Node]:
-    """Returns the operations of forward that a checkpoint of their own stage is computed from."""
+    """Returns the forward operations on which a checkpoint of their own stage depends."""
     found: set[fx.Node] = set()
     pending = list(checkpoints)
     while pending:
@@ -103,9 +106,9 @@ def _before(checkpoints: list[fx.Node], placed: Partition) -> set[fx.Node]:
 
 
 def views_of_weights(graph: Graph, placed: Partition) -> frozenset[fx.Node]:
-    """Returns the forward operations that the engine runs again in any case, since they are free.
+    """Returns the views of weights, which the engine always runs again because they are free.
 
-    A view that waited in a link would keep the copy that a phase fetched of a weight.
+    A view that waited in a link would keep alive the copy of a weight that a phase has fetched.
     """
     return frozenset(
         node
@@ -132,7 +135,7 @@ def _of_stage(
 
 
 def _leaves_stage(node: fx.Node, placed: Partition) -> bool:
-    """Returns whether a result is copied to the forward of another stage, and so is kept."""
+    """Returns whether a result goes to the forward of another stage, which keeps it alive."""
     home = placed.port_of[node]
     return any(
         placed.port_of[user][0] is Kind.FORWARD and placed.port_of[user] != home
@@ -142,7 +145,7 @@ def _leaves_stage(node: fx.Node, placed: Partition) -> bool:
 
 
 def _is_inside_call(node: fx.Node) -> bool:
-    """Returns whether an operation belongs to a checkpointed call and is no result of it."""
+    """Returns whether an operation is inside a checkpointed call and computes no result of it."""
     call = record_of(node).recomputed_call
     return call > 0 and not any(_is_outside(user, call) for user in _users(node))
 
@@ -155,7 +158,7 @@ def _is_outside(user: fx.Node, call: int) -> bool:
 
 
 def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
-    """Returns whether a value is a variable that is only read, in its memory or prepared."""
+    """Returns whether a value is a view or a preparation of a variable that is only read."""
     while node.op == "call_function":
         target = node.target
         if not isinstance(target, OpOverload):
@@ -169,7 +172,7 @@ def _is_view_of_weight(node: fx.Node, placed: Partition) -> bool:
 
 
 def _users(node: fx.Node) -> Iterator[fx.Node]:
-    """Yields what uses a result of an operation."""
+    """Yields the users of all results of an operation."""
     for value in results_of(node):
         yield from value.users
 

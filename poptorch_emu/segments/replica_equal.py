@@ -1,7 +1,7 @@
-"""Which values of a graph are the same on all replicas.
+"""The values of a graph that are the same on all replicas.
 
-Only such a value can be cut in a stash, so that each replica keeps a part. A link waits for the
-parts of all replicas; all work through the same lists, so that this cannot lock.
+Only such a value can be cut over the replicas while it is stashed. Its link then waits for the
+parts of all replicas. This cannot deadlock, because all replicas run the same lists.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from poptorch_emu.torch_versions import OpOverload
 
 
 def replica_equal_values(graph: Graph, config: CompileConfig) -> frozenset[fx.Node]:
-    """Returns the values that no replica's own data, numbers or state went into.
+    """Returns the values that do not depend on a replica's own data, random numbers or state.
 
-    What differs are inputs, unless all replicas read the same ones, random numbers, weights that
-    groups of replicas have of their own, what `forward` writes, and what the host answers. What
-    replicas have gathered or added up is the same again.
+    Values differ if they depend on inputs (unless all replicas read the same ones), random numbers,
+    weights of replica groups, variables that `forward` writes, or calls of the host. Results of an
+    all-gather or an all-reduce are the same on all replicas again.
     """
     if _calls_host(graph):
         return frozenset()
@@ -51,11 +51,11 @@ def _is_equal_source(node: fx.Node, own: set[str], config: CompileConfig) -> boo
 
 
 def _is_own(node: fx.Node) -> bool:
-    """Returns whether a replica computes something else than others of the same values."""
+    """Returns whether the result differs between replicas although the inputs are the same."""
     return isinstance(node.target, OpOverload) and traits_of(node.target).crosses_replicas
 
 
 def _calls_host(graph: Graph) -> bool:
-    """Returns whether the graph or code inside it calls the host, which may answer anything."""
+    """Returns whether the graph or one of its regions calls the host, with unknown results."""
     here = any(node.target is HOST_CALL for node in graph.fx.nodes)
     return here or any(_calls_host(region) for region in graph.regions.values())

@@ -1,7 +1,7 @@
-"""Straight-line code of one stage, as values, before it is handed to the engine.
+"""Straight-line code of one stage, before it is lowered for the engine.
 
-Registers are numbered in each segment on its own; a value that is needed by another segment crosses
-by a link. Nothing here knows the engine.
+Each segment numbers its own registers. A link carries values to other segments. The classes here do
+not depend on the engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from poptorch_emu.torch_versions import OpOverload
 
 @dataclass(frozen=True)
 class Register:
-    """A numbered place for one tensor."""
+    """A numbered slot for one tensor."""
 
     index: int
 
@@ -34,10 +34,15 @@ class Instruction:
     """One operation: registers stand for tensors in `args` and `kwargs`, also within lists.
 
     Attributes:
-        node: of the graph.
-        outputs: register of each result, -1 where nobody uses it.
-        dies: registers whose value nobody needs after this instruction.
-        bodies: the code that a loop runs, or a branch's two.
+        target: operator.
+        args: positional arguments.
+        kwargs: arguments by name.
+        outputs: register of each result; -1 for a result without users.
+        name: name of the node.
+        record: record of the node.
+        node: node of the graph.
+        dies: registers that are read here for the last time.
+        bodies: code of a loop, or of both sides of a branch.
     """
 
     target: OpOverload
@@ -52,13 +57,13 @@ class Instruction:
 
     @cached_property
     def reads(self) -> tuple[int, ...]:
-        """Each register that the arguments name, which stay as they are."""
+        """Registers that the arguments name; cached, so the arguments must not change."""
         found: list[int] = []
         _add_registers((self.args, self.kwargs), found)
         return tuple(found)
 
     def reading(self, others: Mapping[int, int]) -> Instruction:
-        """Returns the operation that reads other registers in place of some."""
+        """Returns a copy that reads `others[r]` in place of each register `r` in `others`."""
         args, kwargs = _with_others((self.args, self.kwargs), others)
         return replace(self, args=args, kwargs=kwargs)
 
@@ -68,9 +73,10 @@ class Body:
     """The code of a region, with registers of its own.
 
     Attributes:
-        parameters: the register of each parameter, -1 for those nobody reads.
-        iteration: the register of the iteration's number, -1 if nobody reads it.
-        results: the register of each result, in order.
+        code: instructions of the region.
+        parameters: register of each parameter; -1 for a parameter that is not read.
+        iteration: register of the iteration number; -1 if it is not read.
+        results: register of each result, in order.
     """
 
     code: Segment
@@ -84,8 +90,13 @@ class Segment:
     """The code of one stage and one kind of action.
 
     Attributes:
-        regions: what the loops and branches of the graph run, by name.
-        inlined: for each graph that was added, its values and their registers.
+        name: name of the segment, for example "forward 0".
+        regions: graphs of loops and branches, by name.
+        registers: register of each value of the graph that the segment has.
+        loads: register of each source that the segment loads.
+        instructions: instructions in the order in which they run.
+        inlined: registers of the values of each graph that `inline` added.
+        num_registers: number of registers.
     """
 
     name: str
@@ -98,7 +109,7 @@ class Segment:
 
     @property
     def is_seen_outside(self) -> bool:
-        """Whether somebody outside sees when the code runs: it prints, or calls code of others."""
+        """Whether running the code has an effect outside, for example printing or a host call."""
         return any(
             traits_of(instruction.target).is_seen_outside
             or any(body.code.is_seen_outside for body in instruction.bodies)
@@ -106,7 +117,7 @@ class Segment:
         )
 
     def new_register(self) -> int:
-        """Returns a register that nobody uses yet."""
+        """Returns a new register."""
         self.num_registers += 1
         return self.num_registers - 1
 
@@ -139,9 +150,9 @@ class Segment:
         """Adds all operations of `graph` and returns the register of each result.
 
         Args:
-            graph: may be added many times.
-            bind: what stands for a source of `graph` here: a source, or a register that is filled
-                by other means.
+            graph: graph to add; it may be added many times.
+            bind: function that replaces a source of `graph` by a source of this segment, or by a
+                register that other code fills.
         """
         outer, self.registers = self.registers, {}
         for node in graph.fx.nodes:
@@ -158,11 +169,11 @@ class Segment:
         return results
 
     def rewritten(self, instructions: Iterable[Instruction], kept: set[int]) -> Segment:
-        """Returns the segment with other instructions, and the loads that these need.
+        """Returns the segment with other instructions and only the loads that they need.
 
         Args:
-            instructions: copies are made of them.
-            kept: the registers that are read at the end.
+            instructions: new instructions, which are copied.
+            kept: registers that are read after the last instruction.
         """
         copies = [replace(each, outputs=list(each.outputs), dies=[]) for each in instructions]
         read = {register for each in copies for register in each.reads} | kept
@@ -182,7 +193,11 @@ class Segment:
         return {*named, *self.loads.values()} - dead - {-1}
 
     def set_dying(self, kept: set[int]) -> None:
-        """Notes in each instruction which registers die there, given those read at the end."""
+        """Sets `dies` of each instruction, and marks results without readers.
+
+        Args:
+            kept: registers that are read after the last instruction.
+        """
         alive = set(kept)
         for instruction in reversed(self.instructions):
             read = set(instruction.reads)

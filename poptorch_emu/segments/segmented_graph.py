@@ -1,4 +1,4 @@
-"""Cuts a partitioned graph into segments and finds what crosses between them."""
+"""Cuts a partitioned graph into segments, and finds the values that cross between them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from poptorch_emu.torch_versions import OpOverload
 
 @dataclass
 class SegmentedGraph:
-    """All segments of one micro-batch, what flows between them, and where results appear.
+    """All segments of one micro-batch, the values between them, and the results.
 
     Attributes:
-        crossings: the values that flow from one segment to another, in order of their first use.
+        segments: segment of each port.
+        crossings: values from one port to another, in order of their first use.
+        results: each sink with its port and its value.
     """
 
     segments: dict[Port, Segment]
@@ -34,7 +36,7 @@ class SegmentedGraph:
 
     @cached_property
     def storage(self) -> dict[Port, dict[int, int]]:
-        """For each segment, in whose register's memory each of its values is."""
+        """For each segment, the register that owns the memory of each register."""
         return {port: storage_of(segment) for port, segment in self.segments.items()}
 
 
@@ -49,12 +51,12 @@ def cut(
 
     Args:
         graph: forward and backward operations, without mutation.
-        partition: where each of them runs.
-        is_training: whether stages have more than a forward segment.
-        recomputed: forward operations that are run again in backward, where it needs their results,
-            or before it.
-        kinds: what each stage runs after its forward, as a schedule has it; by default a whole
-            backward.
+        partition: port of each operation.
+        is_training: whether stages have backward segments.
+        recomputed: forward operations that run again in backward, or in a recompute segment
+            before it.
+        kinds: kinds of actions of each stage after its forward, as in `Schedule.kinds`; by default
+            a whole backward.
     """
     kinds = kinds or ((WHOLE if is_training else ()),) * partition.num_stages
     segments = {port: Segment(segment_name(port), graph.regions) for port in _ports(kinds)}
@@ -71,7 +73,8 @@ def cut(
             and not is_left_to_sum(node)
         ):
             operations.append(node)
-    # What can wait takes what the rest of its stage was given or made.
+    # Operations that can wait come last, because they use values that the rest of their stage
+    # received or computed.
     for node in sorted(operations, key=homes.waits):
         cutter.add(node)
     for sink, node in graph.results:
@@ -92,7 +95,10 @@ def _ports(kinds: Sequence[tuple[Kind, ...]]) -> Iterator[Port]:
 
 
 def is_left_to_sum(result: fx.Node) -> bool:
-    """Returns whether no segment computes a result, since the sum takes what it is made of."""
+    """Returns whether the sum over micro-batches reads the operands of a result.
+
+    In that case no segment computes the result itself.
+    """
     target = result.target
     return isinstance(target, OpOverload) and traits_of(target).is_left_to_sum
 
@@ -105,9 +111,9 @@ def read_at_end(sink: Sink, result: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def is_added_already(sink: Sink, result: fx.Node) -> bool:
-    """Returns whether the operation that makes a gradient adds it to the sum of the weight.
+    """Returns whether the operation that computes a gradient also adds it to the weight's sum.
 
-    Something else that it returns may be the gradient of another weight.
+    Another result of the same operation may be the gradient of another weight.
     """
     target = result.target
     adds = isinstance(target, OpOverload) and traits_of(target).adds_to_sum
@@ -115,7 +121,7 @@ def is_added_already(sink: Sink, result: fx.Node) -> bool:
 
 
 class _Homes:
-    """Where the operations of a graph run, those that can wait apart from the others."""
+    """The ports of the operations of a graph, where operations that can wait have their own."""
 
     def __init__(
         self, graph: Graph, partition: Partition, kinds: Sequence[tuple[Kind, ...]]
@@ -133,17 +139,18 @@ class _Homes:
         return kind, stage
 
     def waits(self, node: fx.Node) -> bool:
-        """Returns whether an operation is among those that can wait, on a stage that is cut."""
+        """Returns whether an operation runs in the second half of its stage's backward."""
         return node in self._waiting
 
     def find(self, node: fx.Node) -> Port | None:
-        """Returns the same as `of`; `None` for a source that any segment loads."""
+        """Returns the port of a value; `None` for a source that any segment can load."""
         return self.of(node) if node in self._partition.port_of else None
 
     def of_result(self, sink: Sink, value: fx.Node) -> Port:
-        """Returns where a result is taken from; an unchanged source is at hand anywhere.
+        """Returns the port that stores a result.
 
-        A variable is assigned in the stage that reads it: another one may be micro-batches ahead.
+        A variable is assigned in the stage that reads it, because another stage may be several
+        micro-batches ahead. An unchanged source could be stored by any port.
         """
         if value not in self._partition.port_of and sink.kind is SinkKind.VARIABLE:
             for node in self._partition.port_of:
@@ -166,7 +173,7 @@ class _Cutter:
         self._position = {node: index for index, node in enumerate(graph.fx.nodes)}
 
     def add(self, node: fx.Node) -> None:
-        """Adds an operation to its segment, after fetching its inputs."""
+        """Adds an operation to its segment after fetching its inputs."""
         port = self._homes.of(node)
         for value in node.all_input_nodes:
             self.fetch(value, port)
@@ -191,9 +198,9 @@ class _Cutter:
         segment.registers[value] = segment.new_register()
 
     def _part_that_has(self, value: fx.Node, port: Port) -> Port | None:
-        """Returns the last segment before that at `port`, of the same stage, that has `value`.
+        """Returns the latest earlier segment of the same stage that has `value`.
 
-        What a segment was given, it hands on to those of its stage that run later.
+        A segment hands the values that it received to the later segments of its stage.
         """
         kind, stage = port
         parts = [(earlier, stage) for earlier in (Kind.FORWARD, *self._homes.kinds[stage])]
@@ -204,7 +211,7 @@ class _Cutter:
         return next(having, None)
 
     def _is_recomputed(self, value: fx.Node, port: Port) -> bool:
-        """Returns whether what backward uses at `port` is computed by its own stage again."""
+        """Returns whether the stage of `port` computes `value` again for its backward."""
         kind, stage = port
         return (
             kind is not Kind.FORWARD
@@ -213,10 +220,10 @@ class _Cutter:
         )
 
     def _recompute(self, value: fx.Node, user: Port) -> Port:
-        """Adds the operation behind `value`, and all it needs that is not there either.
+        """Adds the operation that computes `value`, and the missing operations before it.
 
         Returns:
-            where: at `user`, or where its stage recomputes.
+            The port that they were added to: `user`, or the recompute segment of its stage.
         """
         kind, stage = user
         has_own = Kind.RECOMPUTE in self._homes.kinds[stage]
@@ -238,7 +245,7 @@ class _Cutter:
         return port
 
     def _is_at_hand(self, value: fx.Node, port: Port) -> bool:
-        """Returns whether a value that is recomputed is there, or in a part before but forward."""
+        """Returns whether a recomputed value is in the segment or an earlier one of backward."""
         if value in self._result.segments[port].registers:
             return True
         part = self._part_that_has(value, port)
@@ -269,6 +276,6 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
 
 
 def segment_name(port: Port) -> str:
-    """Returns what the segment at a port is called."""
+    """Returns the name of the segment at a port, for example "forward 0"."""
     kind, stage = port
     return f"{kind.word} {stage}"

@@ -1,7 +1,7 @@
-"""Which tensors of an update are cut over the replicas (replicated tensor sharding).
+"""Replicated tensor sharding: the tensors of an update that are cut over the replicas.
 
-Of R replicas each stores and updates 1/R of a tensor, padded with zeros; each use puts the whole
-tensor together. A sharded accumulator is reduced in every micro-batch, as on the machine.
+Each of R replicas stores and updates 1/R of a tensor, padded with zeros. Each use gathers the whole
+tensor. A sharded accumulator is reduced in every micro-batch, as on the machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from poptorch_emu.segments.variables import VariableInfo
 
 @dataclass(frozen=True)
 class Sharding:
-    """What of one weight each replica holds only a part of."""
+    """The tensors of one weight of which each replica holds only a part."""
 
     has_weight: bool = False
     has_states: bool = False
@@ -27,11 +27,10 @@ class Sharding:
 
 
 def sharding_of(weight: VariableInfo, config: CompileConfig) -> Sharding:
-    """Returns how `weight` and what belongs to it is cut.
+    """Returns which tensors of `weight` are cut.
 
-    The replicas of all processes share out a tensor. Whole stay: everything with one replica, 0-d
-    weights, and weights that groups of replicas have values of their own of or that the model
-    changes.
+    The replicas of all processes share a tensor. A tensor stays whole if there is one replica, if
+    it has no dimension, if replica groups have different values of it, or if the model changes it.
     """
     is_whole = weight.is_per_replica or weight.group_of_replica or not weight.shape
     if config.num_sharers == 1 or is_whole:

@@ -1,8 +1,8 @@
-"""What `RecomputationType.Standard` keeps: the values that are live at a few cheap places.
+"""Standard recomputation (`RecomputationType.Standard`): keeps the values at a few cheap cuts.
 
-The forward of a stage is cut into about as many pieces as each has operations, where that is
-cheapest, and what is live at a cut is kept. So a piece can be computed again from what was kept
-before it, and only one of them is live at a time. Source: PopART's pass, as remembered.
+The forward of a stage with n operations is cut into about √n pieces at the places with the fewest
+live bytes. The values that are live at a cut are kept, so that the piece after it can be computed
+again. Only one recomputed piece is live at a time. Source: PopART's pass, as remembered.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from poptorch_emu.torch_versions import OpOverload
 
 
 def standard_recomputation(operations: Sequence[fx.Node]) -> list[fx.Node]:
-    """Returns the operations of a stage that are run again.
+    """Returns the operations of a stage that run again.
 
     Args:
-        operations: of its forward in order, all of which may be run again.
+        operations: forward operations of the stage that may run again, in order.
     """
     kept: set[fx.Node] = set()
     period = math.isqrt(len(operations)) + 1
     places = _live_after(operations)
     while len(piece := list(itertools.islice(places, period))) == period:
-        # Of equal ones the last: what is before it need not be kept for longer.
+        # The last of equal places, because values before it are then freed earlier.
         kept.update(min(reversed(piece), key=_bytes_of))
     return [node for node in operations if node not in kept]
 
 
 def _live_after(operations: Sequence[fx.Node]) -> Iterator[list[fx.Node]]:
-    """Yields for each operation those up to it whose results forward reads after it."""
+    """Yields, for each operation, the operations up to it whose results forward reads later."""
     nodes = operations[0].graph.nodes if operations else ()
     position = {node: index for index, node in enumerate(nodes)}
     live: list[tuple[int, fx.Node]] = []
@@ -56,7 +56,7 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _bytes_of(operations: Iterable[fx.Node]) -> int:
-    """Returns what it takes to keep results; those that share memory count once."""
+    """Returns the bytes of results. Results that share memory count once."""
     sizes: dict[fx.Node, int] = {}
     for node in operations:
         root = _root(node)
@@ -68,7 +68,7 @@ def _bytes_of(operations: Iterable[fx.Node]) -> int:
 
 
 def _root(node: fx.Node) -> fx.Node:
-    """Returns the operation or source whose memory a result lies in."""
+    """Returns the operation or source that owns the memory of a result."""
     while isinstance(node.target, OpOverload) and traits_of(node.target).is_view:
         node = node.all_input_nodes[0]
     return node

@@ -1,6 +1,6 @@
-"""In whose memory a value lies.
+"""The register that owns the memory of each value.
 
-A view costs nothing, and keeps alive what it looks at.
+A view costs nothing, and keeps the memory of its base alive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from poptorch_emu.segments.segment import Segment
 
 
 def storage_of(segment: Segment) -> dict[int, int]:
-    """Returns for each register the one in whose memory its value is: itself, unless a view."""
+    """Returns the register that owns the memory of each register: itself, unless it is a view."""
     storage: dict[int, int] = {}
     for instruction in segment.instructions:
         is_view = traits_of(instruction.target).is_view

@@ -13,14 +13,16 @@ class VariableInfo:
     """One variable on the device.
 
     Attributes:
-        index: its number in the program.
+        index: number of the variable in the program.
         name: dotted name of the parameter or buffer, or "<state>___<parameter>".
-        initial: the value of a new optimiser state; parameters and buffers have none.
-        is_per_replica: whether each replica has its own.
-        group_of_replica: the groups that share a copy, unless each replica has its own; empty for
-            one copy.
-        reads_all: whether the host reads one value a replica, rather than one a group.
-        is_sharded: whether each replica holds a part.
+        shape: shape of the whole tensor.
+        dtype: number type.
+        is_per_replica: whether each replica has its own copy.
+        initial: value of a new optimiser state; `None` for parameters and buffers.
+        group_of_replica: group of each replica, whose members share a copy; empty if all replicas
+            share one copy or each has its own.
+        reads_all: whether the host reads the value of each replica, not only that of each group.
+        is_sharded: whether each replica holds only a part.
     """
 
     index: int
@@ -35,7 +37,7 @@ class VariableInfo:
 
     @property
     def num_elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements of the whole tensor."""
         return math.prod(self.shape)
 
     @property

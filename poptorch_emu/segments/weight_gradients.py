@@ -1,8 +1,8 @@
-"""Which operations of backward lead to gradients of weights only, so that they can wait.
+"""The backward operations that lead only to gradients of weights, so that they can wait.
 
-No other stage needs their results, and no other operation of their own stage does. Where an
-operation gives the gradients of weights together with those of inputs, as for a norm, nothing of it
-waits.
+Neither another stage nor any other operation of their own stage needs their results. An operation
+that returns gradients of weights together with those of inputs cannot wait, for example that of a
+norm.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def weight_operations(graph: Graph, placed: Partition, stages: Set[int]) -> froz
 
     Args:
         graph: forward and backward operations, without mutation.
-        placed: where each of them runs.
-        stages: those whose backward is cut.
+        placed: port of each operation.
+        stages: stages whose backward has two halves.
     """
     sinks: defaultdict[fx.Node, list[Sink]] = defaultdict(list)
     for sink, node in graph.results:
@@ -48,7 +48,7 @@ def weight_operations(graph: Graph, placed: Partition, stages: Set[int]) -> froz
 
 
 def _can_wait(node: fx.Node) -> bool:
-    """Returns whether nobody sees when an operation runs."""
+    """Returns whether an operation may run later without any effect but its result."""
     if node.target is operator.getitem:
         return True
     traits = traits_of(node.target) if isinstance(node.target, OpOverload) else Traits()

@@ -1,5 +1,5 @@
-"""Schedules as tables: who runs what in which order, for any number of IPUs and micro-batches.
+"""Schedules as tables: the order of each IPU's actions, for any number of IPUs and micro-batches.
 
-`named` has all that there are. Each of the others makes the rows of a family; `steps` gives them
-their slots, and `legality` proves them.
+`named` lists all tables. Each other file builds the rows of one family. `steps` assigns slots to
+the rows, and `legality` checks them.
 """

@@ -1,7 +1,8 @@
-"""DualPipe-V: on each IPU a stage on the way down and one on the way up, worked on in one step.
+"""DualPipe-V: each IPU has one stage on the way down and one on the way up, run in one step.
 
-A step has the forward of one and the backward of the other, so that what one sends can cross while
-the other computes. Source: DeepSeek-AI, "DeepSeek-V3" (arXiv 2412.19437), folded to a V.
+A step runs the forward of one stage and the backward of the other, so that the transfers of one can
+overlap with the compute of the other. Source: DeepSeek-AI, "DeepSeek-V3" (arXiv 2412.19437), folded
+to a V.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from poptorch_emu.schedule.tables.row import Row
 
 
 def dualpipe_v(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> list[list[Cell]]:
-    """Returns the rows, two stages an IPU.
+    """Returns the rows of DualPipe-V, with two stages on each IPU.
 
     Raises:
-        ValueError: there are fewer micro-batches than stages.
+        ValueError: `num_micro_batches` is smaller than the number of stages.
     """
     if num_micro_batches < 2 * num_ipus:
         raise ValueError(
@@ -38,7 +39,7 @@ def _row(num_ipus: int, ipu: int, count: int) -> list[Cell]:
         row.forward(up)
     for number in range(count - 2 * num_ipus + ipu + 1):
         if number == 0 and hops == 0:
-            # Its first backward need not wait for a forward.
+            # The last IPU's first backward does not have to share a step with a forward.
             row.forward(down)
             row.backward(up)
         else:
@@ -52,7 +53,7 @@ def _row(num_ipus: int, ipu: int, count: int) -> list[Cell]:
 
 
 def _drain(row: Row, down: int, up: int, ipu: int, hops: int) -> None:
-    """Adds the last backwards; in the second half of them gradients of weights wait."""
+    """Adds the last backwards. In their second half the gradients of weights are delayed."""
     for number in range(2 * ipu + 2):
         add = row.inputs if number > ipu else row.backward
         add(down if number % 2 else up)

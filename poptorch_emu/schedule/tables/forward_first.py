@@ -11,12 +11,12 @@ from poptorch_emu.schedule.schedule import Cell
 
 
 def gpipe(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> list[list[Cell]]:
-    """Returns the rows of GPipe: backwards come in the order of the forwards."""
+    """Returns the rows of GPipe, whose backwards come in the order of the forwards."""
     return _rows(num_ipus, stages_per_ipu, range(num_micro_batches), range(num_micro_batches))
 
 
 def looped_bfs(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> list[list[Cell]]:
-    """Returns the rows of a breadth-first pipeline: the last forward's backward comes first."""
+    """Returns the rows of a breadth-first pipeline, whose backwards come in reverse order."""
     forwards = range(num_micro_batches)
     return _rows(num_ipus, stages_per_ipu, forwards, forwards[::-1])
 
@@ -24,7 +24,7 @@ def looped_bfs(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> li
 def _rows(
     num_ipus: int, stages_per_ipu: int, forwards: range, backwards: range
 ) -> list[list[Cell]]:
-    """Returns the rows in which an IPU takes all micro-batches through a stage, then the next."""
+    """Returns rows in which an IPU runs all micro-batches of one stage, then of its next stage."""
     rows: list[list[Cell]] = []
     for ipu in range(num_ipus):
         stages = range(ipu, num_ipus * stages_per_ipu, num_ipus)

@@ -1,4 +1,4 @@
-"""The door to the tables: a name and three numbers make a schedule."""
+"""All tables by name: builds a schedule from a name, stages, micro-batches and the mode."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from poptorch_emu.schedule.tables.zero_bubble_v import zero_bubble_v
 
 @dataclass(frozen=True)
 class TableRule:
-    """How the table of a name is made.
+    """The rule that builds the table of a name.
 
     Attributes:
-        rows: makes them of the numbers of IPUs, of stages on each, and of micro-batches.
-        stages_per_ipu: on each IPU; `None` allows any number.
-        place: returns the IPU of each stage.
+        rows: function of the number of IPUs, the stages on each, and the micro-batches that returns
+            the rows.
+        stages_per_ipu: number of stages on each IPU; `None` allows any number.
+        place: function that returns the IPU of each stage.
     """
 
     rows: Callable[[int, int, int], Sequence[Sequence[Cell]]]
@@ -46,7 +47,7 @@ TABLES = {
 
 
 def num_stages_on(table: TableConfig, num_ipus: int) -> int:
-    """Returns how many stages a table has on so many IPUs; the user's own has its number."""
+    """Returns the number of stages of a table on `num_ipus` IPUs; a user's table fixes its own."""
     return (
         len(read_table(table.rows).ipu_of_stage)
         if table.rows
@@ -58,7 +59,8 @@ def placement(table: TableConfig, num_stages: int) -> tuple[int, ...]:
     """Returns the IPU of each stage of a model.
 
     Raises:
-        ValueError: its stages are not those of the table, or cannot be shared out.
+        ValueError: `num_stages` differs from the stages of the table, or is not a multiple of its
+            stages on each IPU.
     """
     if table.rows:
         ipu_of_stage = read_table(table.rows).ipu_of_stage
@@ -83,14 +85,14 @@ def make_table(
     """Returns the schedule of one window.
 
     Args:
-        table: which schedule.
-        num_stages: of the model.
+        table: name or rows of the schedule.
+        num_stages: number of stages of the model.
         num_micro_batches: gradient accumulation in training, device iterations in inference.
-        is_training: in inference only the forwards are left, in the same order.
+        is_training: whether the schedule trains. Inference keeps the forwards in the same order.
 
     Raises:
-        ValueError: these numbers do not fit the schedule.
-        ScheduleError: a table of the user's own is not legal.
+        ValueError: `num_stages` or `num_micro_batches` does not suit the table.
+        ScheduleError: the user's own table is not legal.
     """
     rows: Sequence[Sequence[Cell]]
     ipu_of_stage = placement(table, num_stages)

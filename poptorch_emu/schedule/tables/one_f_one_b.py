@@ -1,9 +1,9 @@
-"""One forward, one backward in turn, after some forwards: 1F1B and what was made of it.
+"""The family of 1F1B schedules: some forwards, then one forward and one backward in turn.
 
-They differ in how many forwards come first, and in how long the gradients of weights wait. Both
-grow by a constant from one IPU to the next. Source: Narayanan et al., "Efficient large-scale
-language model training" (arXiv 2104.04473), for 1F1B with several stages on each IPU; Qi et al.,
-"Zero bubble pipeline parallelism" (arXiv 2401.10241), for ZB-H1 and ZB-H2.
+Members of the family differ in the number of first forwards and in the delay of the gradients of
+weights. Both numbers change by a constant from one IPU to the next. Source: Narayanan et al.,
+"Efficient large-scale language model training" (arXiv 2104.04473), for 1F1B with several stages on
+each IPU; Qi et al., "Zero bubble pipeline parallelism" (arXiv 2401.10241), for ZB-H1 and ZB-H2.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ def one_f_one_b(
 ) -> list[list[Cell]]:
     """Returns the rows of a schedule of this family.
 
-    An IPU takes a round of micro-batches through one of its stages, then through the next.
+    An IPU runs a round of micro-batches through one of its stages, then through its next stage.
 
     Args:
-        num_ipus: each of them has the stages of a loop.
-        stages_per_ipu: how many that are.
-        num_micro_batches: of the window.
-        forwards_per_hop: how many more forwards an IPU begins with than the one behind it.
-        delay_per_hop: by how many backwards more the gradients of weights wait than on the IPU
-            before, where they are apart; with `None` backwards are whole.
+        num_ipus: number of IPUs.
+        stages_per_ipu: number of stages on each IPU.
+        num_micro_batches: number of micro-batches of the window.
+        forwards_per_hop: number of first forwards of an IPU beyond those of the next IPU.
+        delay_per_hop: number of backwards by which the gradients of weights wait longer than on the
+            IPU before. `None` keeps each backward in one action.
 
     Raises:
-        ValueError: several stages are on an IPU, and rounds of equal length do not fit.
+        ValueError: an IPU has several stages, and the micro-batches cannot be divided into rounds
+            of equal length.
     """
     round_length = _round_length(num_ipus, stages_per_ipu, num_micro_batches)
     count = stages_per_ipu * num_micro_batches
@@ -65,7 +66,7 @@ def one_f_one_b(
 
 
 def _turn(num_ipus: int, stages_per_ipu: int, round_length: int, number: int) -> int:
-    """Returns how far the stage that has this turn is from the first of its IPU."""
+    """Returns the stage of turn `number`, counted from the first stage of its IPU."""
     return number // round_length % stages_per_ipu * num_ipus
 
 

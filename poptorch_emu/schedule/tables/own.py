@@ -1,9 +1,9 @@
-"""Tables of the user's own: rows of text, as one writes them or as PyTorch does.
+"""Tables of the user's own as rows of text, in our notation or in PyTorch's.
 
-A cell is empty, or has one action or several that are joined by `|`. What PyTorch writes for a
-forward and a backward that overlap, `(0F3;1B2)OVERLAP_F_B`, is read as well. Papers on zero bubbles
-write B for the gradients of inputs and BW for a whole backward: so a B is read where the same row
-has a W of the same stage and micro-batch.
+A cell is empty, or has one action, or several joined by `|`. PyTorch's notation for a forward and a
+backward that overlap, `(0F3;1B2)OVERLAP_F_B`, is accepted, too. Papers on zero bubbles write B for
+the gradients of inputs and BW for a whole backward. So a B means the gradients of inputs if the
+same row has a W of the same stage and micro-batch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
 
 
 def read_table(rows: Sequence[Sequence[str]]) -> Schedule:
-    """Returns the schedule of a table; an action that stands too early waits for what it needs.
+    """Returns the schedule of a table. An action that comes too early waits for its inputs.
 
-    Stages, micro-batches and whether it is training follow from the actions. Updates may be left
-    out. Rows may have any lengths.
+    The actions determine the stages, the number of micro-batches and whether it is training.
+    Updates may be left out. Rows may have any lengths.
 
     Args:
-        rows: one for each IPU, with the text of a cell for each step.
+        rows: rows with the text of each cell, one row for each IPU and one cell for each step.
 
     Raises:
-        ValueError: a cell is none, or what the rows say is no schedule.
-        ScheduleError: it is not legal.
+        ValueError: a cell does not parse, or the rows are no schedule.
+        ScheduleError: the schedule is not legal.
     """
     cells = [
         _row([_cell(text, f"IPU {ipu}, step {step}") for step, text in enumerate(row)])
@@ -54,10 +54,10 @@ def _cell(text: str, place: str) -> Cell:
 
 
 def _check_numbers(actions: Sequence[Action]) -> None:
-    """Refuses numbers that are larger than all actions together can fill.
+    """Refuses numbers of stages or micro-batches that leave gaps.
 
     Raises:
-        ValueError: there are none, or the number of a stage or micro-batch leaves gaps.
+        ValueError: the table has no actions, or a number is at least the number of all actions.
     """
     if not actions:
         raise ValueError("It has no actions. Write a row for each IPU, such as ['0F0', '0B0'].")
@@ -70,7 +70,7 @@ def _check_numbers(actions: Sequence[Action]) -> None:
 
 
 def _row(cells: Sequence[Cell]) -> list[Cell]:
-    """Returns the cells without updates, their halves of backwards by their own letters."""
+    """Returns the cells without updates, and with the letter I for gradients of inputs."""
     halves = {
         (action.stage, action.micro_batch)
         for cell in cells

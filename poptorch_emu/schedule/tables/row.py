@@ -1,4 +1,4 @@
-"""The row of one IPU while it is made."""
+"""A builder for the row of one IPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from poptorch_emu.schedule.schedule import Cell
 
 
 class Row:
-    """What an IPU runs in order; each kind of action of a stage takes the micro-batches in order.
+    """The actions of one IPU in order. Each method adds the next micro-batch of its stage.
 
     Attributes:
-        cells: what was added.
-        waiting: the backwards whose gradients of weights are still to come, the oldest first.
+        cells: cells added so far.
+        waiting: stage and micro-batch of each backward without gradients of weights, oldest first.
     """
 
     def __init__(self) -> None:
@@ -31,13 +31,17 @@ class Row:
         self.cells.append((self._next(Kind.BACKWARD, stage),))
 
     def inputs(self, stage: int) -> None:
-        """Adds a backward of a stage, as far as the stage before needs it."""
+        """Adds the half of a backward that computes the gradients of inputs."""
         action = self._next(Kind.BACKWARD, stage)
         self.waiting.append((stage, action.micro_batch))
         self.cells.append((Action(Kind.BACKWARD_INPUTS, stage, action.micro_batch),))
 
     def weights(self, stage: int | None = None) -> None:
-        """Adds the rest of the backward that waits longest, of a stage or of all; if any waits."""
+        """Adds the gradients of weights of the oldest backward that lacks them, if any.
+
+        Args:
+            stage: stage of that backward; `None` allows any stage.
+        """
         found = next((one for one in self.waiting if stage in (None, one[0])), None)
         if found is not None:
             self.waiting.remove(found)
@@ -49,7 +53,7 @@ class Row:
         self.cells.append(actions)
 
     def num_done(self, kind: Kind, stage: int) -> int:
-        """Returns how many forwards or backwards of a stage there are, whole or begun."""
+        """Returns the number of forwards or backwards of a stage so far; a first half counts."""
         return self._done[kind, stage]
 
     def _next(self, kind: Kind, stage: int) -> Action:

@@ -1,6 +1,6 @@
-"""ZB-V: two stages on each IPU, down and up again, and gradients of weights where nobody waits.
+"""ZB-V: two stages on each IPU in the shape of a V, and gradients of weights that fill the gaps.
 
-The first IPU has the first and the last stage, so that it sees a micro-batch leave and come back.
+The first IPU has the first and the last stage, so a micro-batch begins and ends there.
 Source: Qi et al., "Zero bubble pipeline parallelism" (arXiv 2401.10241), section 6.
 """
 
@@ -12,9 +12,10 @@ from poptorch_emu.schedule.tables.row import Row
 
 
 def zero_bubble_v(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> list[list[Cell]]:
-    """Returns the rows, two stages an IPU.
+    """Returns the rows of ZB-V, with two stages on each IPU.
 
-    They are those of a pipeline that is full at least once, without what it has too many.
+    The rows are built for enough micro-batches to fill the pipeline. Then the cells of the
+    micro-batches that do not exist are removed.
     """
     count = max(2 * num_ipus - 1, num_micro_batches)
     rows = []
