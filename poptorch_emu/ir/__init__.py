@@ -1,1 +1,1 @@
-"""The graph: `torch.fx.Graph`, and what it does not say."""
+"""The graph: `torch.fx.Graph` with records, typed sources and sinks, and operator traits."""

@@ -26,16 +26,16 @@ class Call(Protocol):
 
 
 def arguments_of(call: Call) -> SimpleNamespace:
-    """Returns the arguments of an operation, with the defaults of those that are not given."""
+    """Returns the arguments of an operation by name, with defaults for missing ones."""
     return SimpleNamespace(**named_arguments(call.target, call.args, call.kwargs))
 
 
 def with_arguments(call: Call, **changes: Any) -> tuple[Any, ...]:
-    """Returns all arguments of an operation by place, of which some are others.
+    """Returns all arguments of an operation by place, with some of them changed.
 
     Args:
-        call: of an operator whose arguments all have places.
-        changes: by the names of the schema.
+        call: operation whose arguments can all be passed by place.
+        changes: new values by the names of the schema.
     """
     named = vars(arguments_of(call))
     assert named.keys() >= changes.keys(), f"{call.target} has no argument of {set(changes)}"
@@ -45,7 +45,7 @@ def with_arguments(call: Call, **changes: Any) -> tuple[Any, ...]:
 def named_arguments(
     target: OpOverload, args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the arguments of a call by name, with the defaults of those that are not given."""
+    """Returns the arguments of a call by name, with defaults for missing ones."""
     arguments = target._schema.arguments
     given = {each.name: value for each, value in zip(arguments, args, strict=False)} | dict(kwargs)
     return {each.name: given.get(each.name, each.default_value) for each in arguments}
@@ -54,7 +54,7 @@ def named_arguments(
 def written_arguments(
     target: OpOverload, args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yields what an operator is given to write to."""
+    """Yields the arguments that an operator writes to."""
     if target._schema.is_mutable:
         named = named_arguments(target, args, kwargs)
         for each in target._schema.arguments:

@@ -1,7 +1,7 @@
-"""Moving averages of weights, which change once an update and not with each micro-batch.
+"""The operator for moving averages of weights, which change once for each update.
 
 While a model is recorded, an average is a node of `MOVING_AVERAGE`, which has no kernel. A pass
-(`passes/averages.py`) takes the nodes out and leaves an `Average` of each with the graph.
+(`passes/averages.py`) removes each node and adds an `Average` to the graph instead.
 """
 
 from __future__ import annotations

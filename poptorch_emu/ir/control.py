@@ -1,11 +1,11 @@
-"""Operators whose work is code of another graph, or of the host: loops, branches, host calls.
+"""Operators that run another graph or the host: loops, branches, host calls.
 
-A node of `for_loop` or `cond` names its bodies; each is a *region*, a `Graph` of its own in
-`Graph.regions`. The sources of a region are INPUT "0", "1", ... for its parameters in order and,
-in a loop, ITERATION; its sinks are OUTPUT "0", "1", ... . Everything from outside is a parameter:
-what a body captures comes last.
+A node of `for_loop` or `cond` names its bodies. Each body is a *region*, a `Graph` in
+`Graph.regions`. The sources of a region are INPUT "0", "1", ... for its parameters in order and, in
+a loop, ITERATION. Its sinks are OUTPUT "0", "1", ... . Every outer value is a parameter, and the
+values that a body captures come last.
 
-These operators have schemas and shapes here; what they do is in `csrc/runtime/executor/frame.cpp`.
+This file has the schemas and shapes. `csrc/runtime/executor/frame.cpp` runs the operators.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import fx
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.torch_versions import OpOverload
 
-# The results of a loop are the carried tensors after the last iteration, then for each further
-# result of its body all iterations' values, stacked. A scanned tensor is given to the body one row
-# an iteration; reversed, the rows are visited last to first.
+# The results of a loop are the carried tensors after the last iteration, then each further result
+# of its body, stacked over all iterations. The body gets one row of a scanned tensor in each
+# iteration; a reversed loop visits the rows from last to first.
 torch.library.define(
     "poptorch_emu::for_loop",
     "(str body, int count, bool is_reversed, Tensor[] carried, Tensor[] scanned, "
@@ -44,7 +44,7 @@ HOST_CALL: OpOverload = torch.ops.poptorch_emu.host_call.default
 _IPU = torch.device("ipu:0")
 _TYPE = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]")
 
-# For each region of a node: the argument with its name, and the one with its last parameters.
+# For each region of a node: the index of the argument with its name, and of its captured values.
 _REGION_ARGUMENTS = {FOR_LOOP: ((0, 5),), COND: ((1, 3), (2, 4))}
 
 
@@ -87,7 +87,7 @@ def region_names(node: fx.Node) -> list[str]:
 
 
 def add_captured(node: fx.Node, position: int, value: fx.Node) -> int:
-    """Gives the region at `position` of `node` one more parameter; returns its number."""
+    """Adds a captured value to the region at `position` of `node`; returns its parameter number."""
     _, index = _region_arguments(node)[position]
     before = _tensors(node, index)
     node.update_arg(index, [*before, value])

@@ -1,4 +1,4 @@
-"""Computes the value of a node from values that are known while a model is compiled."""
+"""Computes values of nodes on the host while a model is compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_on_host(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def in_own_types() -> AbstractContextManager[object]:
-    """Keeps the user's autocast for the CPU away from what the CPU computes for the device."""
+    """Disables the user's CPU autocast for operations that the CPU computes for the device."""
     if torch.is_autocast_enabled("cpu"):
         return torch.autocast("cpu", enabled=False)
     return nullcontext()

@@ -1,8 +1,9 @@
 """A graph of tensor operations: `torch.fx.Graph` with typed sources and sinks.
 
-A *source* is a placeholder: where a value comes from each time the graph runs (an input, a variable
-of the model, a constant, ...). A *sink* is what becomes of a result. The fake tensor of a value is
-in `node.meta["val"]`, its origin in `node.meta["record"]`. Nothing here knows devices or schedules.
+A *source* is a placeholder, whose value comes from outside each time the graph runs (an input, a
+variable of the model, a constant, ...). A *sink* is the destination of a result. The fake tensor of
+a value is in `node.meta["val"]`, its origin in `node.meta["record"]`. Graphs do not know devices or
+schedules.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _set_arguments: Callable[[Node, Any], None] = Node.args.fset  # type: ignore[att
 
 
 class SourceKind(Enum):
-    """Where a value comes from."""
+    """The kind of a source."""
 
     INPUT = "input"
     VARIABLE = "variable"
@@ -39,7 +40,7 @@ class SourceKind(Enum):
     LINK = "link"
     ITERATION = "iteration"
 
-    # Python's own, that of the name, takes a call each time.
+    # Python's default for enums hashes the name, which costs a call each time.
     __hash__ = object.__hash__
 
 
@@ -48,8 +49,8 @@ class Source:
     """The origin of a placeholder.
 
     Attributes:
-        kind: where it comes from.
-        name: an input's number as text, or a variable's name.
+        kind: kind of the source.
+        name: number of an input as text, or name of a variable.
     """
 
     kind: SourceKind
@@ -60,7 +61,7 @@ class Source:
 
 
 class SinkKind(Enum):
-    """What becomes of a result."""
+    """The kind of a sink."""
 
     OUTPUT = "output"
     GRADIENT = "gradient"
@@ -76,14 +77,14 @@ class SinkKind(Enum):
 class Sink:
     """The destination of a result.
 
-    `INPUT` writes back into the caller's tensor; `ANCHOR` is kept for the host, under the user's
-    name; `LINK`, here and among the sources, is another segment of the same program.
+    `INPUT` writes back into the caller's tensor. `ANCHOR` keeps the value for the host under the
+    user's name. `LINK`, here and among the sources, is another segment of the same program.
 
     Attributes:
-        kind: what becomes of it.
-        name: of a variable, an input, an output or an anchor.
-        piece: where the engine joins micro-batches, the first of them that it is of.
-        num_pieces: of how many; then they lie behind each other.
+        kind: kind of the sink.
+        name: name of the variable, input, output or anchor.
+        piece: first micro-batch of the result, counted within the joined micro-batches.
+        num_pieces: number of micro-batches in the result, which lie one after the other.
     """
 
     kind: SinkKind
@@ -100,9 +101,9 @@ class Average:
     """A moving average of a weight: factor * average + (1 - factor) * weight, at each update.
 
     Attributes:
-        weight: the name of the variable that is averaged.
-        average: that of its average.
-        factor: where the factor comes from.
+        weight: name of the averaged variable.
+        average: name of the variable that holds the average.
+        factor: source of the factor.
     """
 
     weight: str
@@ -115,13 +116,13 @@ class Graph:
     """Operations in the order they were recorded, with typed ends.
 
     Attributes:
-        fx: the operations; its output node holds one result a sink.
-        sinks: what becomes of each result, in the order of the output node.
-        constants: the tensors behind the sources of kind CONSTANT.
-        regions: the bodies of loops and branches by name, nested ones beside outer ones; only the
-            outermost graph has them.
-        repeats: for a region that computes another one again, the name of that one.
-        averages: what an update computes besides.
+        fx: operations; its output node holds one result for each sink.
+        sinks: destination of each result, in the order of the output node.
+        constants: tensors of the sources of kind CONSTANT, by name.
+        regions: bodies of loops and branches by name. The outermost graph holds all of them, nested
+            ones included.
+        repeats: name of the region that this region computes again; empty for other graphs.
+        averages: moving averages that the update computes.
     """
 
     fx: fx.Graph = field(default_factory=fx.Graph)
@@ -136,13 +137,13 @@ class Graph:
         name = f"{source.kind.value}_{source.name}".rstrip("_").replace(".", "_")
         with self._after_sources():
             node = self.fx.placeholder(name)
-        # An operation in place may give `value` another shape later on; not so the source.
+        # A later operation in place may change the shape of `value`, but not that of the source.
         layout = tuple(value.size()), value.stride()
         node.meta.update(val=value, record=record, source=source, layout=layout)
         return node
 
     def _after_sources(self) -> AbstractContextManager[None]:
-        """Makes new nodes go behind the last placeholder."""
+        """Sets the insertion point behind the last placeholder."""
         sources = self.fx.find_nodes(op="placeholder", sort=False)
         if sources:
             return self.fx.inserting_after(sources[-1])
@@ -154,9 +155,9 @@ class Graph:
     ) -> Node:
         """Adds an operation at the end (or where `fx.inserting_before` says) and returns it.
 
-        `args` are set afterwards, not as an attribute: `call_function` would look for symbolic
-        sizes in them, and an attribute makes the graph look whether the target changed. Both take
-        longer than all the rest.
+        `args` are set afterwards and by the property's setter function. `call_function` would
+        search them for symbolic sizes, and assigning the attribute would make the graph check the
+        target. Both take longer than all the rest.
         """
         node = self.fx.call_function(target, kwargs=kwargs, name=_name_of(target))
         _set_arguments(node, args)
@@ -194,7 +195,7 @@ class Graph:
 
 @cache
 def _name_of(target: Operation) -> str:
-    """Returns what the nodes of an operation are called, before they are numbered."""
+    """Returns the name of an operation's nodes, before they are numbered."""
     return target.__name__.lower().replace(".", "_")
 
 
@@ -212,7 +213,7 @@ def operation_of(value: Node) -> Node:
 
 
 def results_of(operation: Node) -> Iterator[Node]:
-    """Yields an operation, and what selects its results where it has several."""
+    """Yields an operation and the nodes that select its results, if it has several."""
     yield operation
     yield from (user for user in operation.users if user.target is operator.getitem)
 
@@ -226,7 +227,7 @@ def tensors_of(nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
 
 
 def source_of(node: Node) -> Source:
-    """Returns where the value of a placeholder comes from."""
+    """Returns the source of a placeholder."""
     source: Source = node.meta["source"]
     return source
 
@@ -234,12 +235,12 @@ def source_of(node: Node) -> Source:
 def replay(
     graph: Graph, values: Sequence[Any], before: Callable[[Node], None] = lambda node: None
 ) -> list[Any]:
-    """Runs the operations on `values`, one a source, and returns the results, one a sink.
+    """Runs the operations and returns one result for each sink.
 
     Args:
-        graph: what to run.
-        values: the tensors of `graph.sources`, in order.
-        before: called before each operation.
+        graph: graph to run.
+        values: tensors for `graph.sources`, in order.
+        before: function that is called before each operation.
     """
     env: dict[Node, Any] = dict(zip(graph.sources, values, strict=True))
     for node in graph.fx.nodes:

@@ -1,8 +1,8 @@
-"""Operators of other libraries as nodes of a graph: one that calls, one that differentiates.
+"""Operators of other libraries as two nodes of a graph: the call and its gradient.
 
-For `ns::name` they are `poptorch_emu_library::ns__name` and `..._gradient`, made when a model first
-uses it. Both know what their results must look like: a graph has static shapes, and the library
-does not know of it.
+For `ns::name` they are `poptorch_emu_library::ns__name` and `..._gradient`, which are defined when
+a model first uses `ns::name`. Both have the expected types of their results as arguments, because a
+graph has static shapes and the library could return others.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ _library = torch.library.Library(_NAMESPACE, "DEF")  # type: ignore[no-untyped-c
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """The nodes that stand for an operator.
+    """The two operators that replace a library's operator in a graph.
 
     Attributes:
-        forward: takes the operator's arguments and the texts of its results' types.
-        gradient: takes a gradient of each result, the operator's arguments, the texts of their
-            types, and which of the tensors among the arguments the gradients are wanted of.
+        forward: operator with the library operator's arguments and the types of its results as
+            text.
+        gradient: operator with the gradient of each result, the library operator's arguments, the
+            types of the returned gradients as text, and the numbers of the tensors among the
+            arguments whose gradients are returned.
     """
 
     forward: OpOverload
@@ -55,7 +57,7 @@ class LibraryCall:
 
 @cache
 def library_call(operator: OpOverload) -> LibraryCall:
-    """Returns the nodes for `operator`."""
+    """Returns the two operators for `operator`."""
     schema = operator._schema
     name = "__".join(filter(None, (*schema.name.split("::"), schema.overload_name)))
     arguments = str(schema).partition("(")[2].rpartition(") ->")[0]
@@ -117,7 +119,7 @@ def _gradient_of(operator: OpOverload) -> Callable[..., list[torch.Tensor]]:
 def with_leaves(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: Sequence[int]
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
-    """Returns arguments in which the tensors numbered `wanted` are leaves, and these."""
+    """Returns the arguments with the tensors numbered `wanted` as leaves, and these leaves."""
     values, spec = pytree.tree_flatten((args, dict(kwargs)))
     places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     leaves = []
@@ -129,7 +131,7 @@ def with_leaves(
 
 
 def _check(operator: OpOverload, values: Sequence[torch.Tensor], results: Sequence[str]) -> None:
-    """Raises if results are not of the types that the graph was made for."""
+    """Raises an error if results do not have the types for which the graph was compiled."""
     found = [type_text(value) for value in values]
     if found != list(results):
         raise compiler_error(
@@ -142,7 +144,7 @@ def _check(operator: OpOverload, values: Sequence[torch.Tensor], results: Sequen
 
 @contextmanager
 def _with_autograd() -> Iterator[None]:
-    """Turns on autograd within the engine, which runs below it."""
+    """Turns on autograd, which is off inside the engine."""
     included = dispatch_tls_local_include_set()
     excluded = dispatch_tls_local_exclude_set()
     for key in _AUTOGRAD:

@@ -1,6 +1,6 @@
-"""Operators that say something about a tensor and pass it on, and what a node's `meta` may say.
+"""Identity operators that annotate a tensor, and keys of a node's `meta`.
 
-The operators are in the graph for the checks of the compiler; `passes/simplify.py` removes them.
+The operators are in the graph for the compiler's checks. `passes/simplify.py` removes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from poptorch_emu.torch_versions import OpOverload
 torch.library.define("poptorch_emu::set_overlap_for_input", "(Tensor tensor, str mode) -> Tensor")
 torch.library.define("poptorch_emu::set_overlap_for_output", "(Tensor tensor, str mode) -> Tensor")
 
-# Of an operation that runs in float32 here and in float16 on an IPU, and of the casts around it.
+# Marks an operation that runs in float32 here and in float16 on an IPU; marks the casts around it.
 IS_WIDENED, IS_WIDENING = "is_widened", "is_widening"
 
 OVERLAP_INPUT: OpOverload = torch.ops.poptorch_emu.set_overlap_for_input.default

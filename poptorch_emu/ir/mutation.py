@@ -1,4 +1,4 @@
-"""What operations of a recorded graph change, before `passes/functional.py` makes that explicit."""
+"""Finds mutations in a recorded graph, before `passes/functional.py` removes them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def is_mutating(node: fx.Node) -> bool:
 
 
 def written_values(node: fx.Node) -> Iterator[fx.Node]:
-    """Yields what `node` changes, and the tensors of which that is a view."""
+    """Yields the values that `node` writes to, and the tensors of which they are views."""
     if isinstance(node.target, OpOverload):
         for value in written_arguments(node.target, node.args, node.kwargs):
             yield from memory_sharers(value)
 
 
 def written_memory(writer: fx.Node) -> set[fx.Node]:
-    """Returns whose memory an operation changes: of a view, the tensor that was there first."""
+    """Returns the owners of the memory that an operation writes to."""
     found: list[fx.Node] = []
     target: OpOverload = writer.target  # type: ignore[assignment]
     fx.node.map_arg([*written_arguments(target, writer.args, writer.kwargs)], found.append)
@@ -34,7 +34,7 @@ def written_memory(writer: fx.Node) -> set[fx.Node]:
 
 
 def memory_of(node: fx.Node) -> fx.Node:
-    """Returns the tensor that was first in the memory of `node`."""
+    """Returns the tensor that owns the memory of `node`."""
     *_, first = memory_sharers(node)
     return first
 

@@ -1,7 +1,7 @@
-"""What an operator does, beyond what its schema says: the one table that tells it.
+"""Traits of operators that their schemas do not state, in one table.
 
-PyTorch's own operators say most by their schemas and tags. One of ours computes and does nothing
-else, unless the table has it. Any other one is code of the user's, of which nothing is known.
+PyTorch's operators state most by their schemas and tags. An operator of ours is pure unless the
+table says otherwise. Any other operator may run the user's code, so that nothing is known of it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _OURS = "poptorch_emu"
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of an operator.
+    """Traits of one operator.
 
     Attributes:
-        is_pure: whether it gives the same result for the same arguments and does nothing else. Our
-            random operators are pure: the state of the generator is an argument of theirs.
-        is_foreign: whether it may run code of the user's, which may write into its arguments.
-        is_seen_outside: whether somebody outside the program sees when it runs.
-        is_view: whether its result lies in the memory of its first tensor, or may do so.
-        is_pointwise: whether it is pure, and each element of the result is made of the elements in
-            the same place.
-        runs_bodies: whether it runs the code of regions, which has traits of its own.
-        adds_to_sum: whether it adds to the sum of a weight's gradients, which its last argument
-            names, and for which no value stands.
-        reads_sum: whether it reads such a sum, which its last argument names.
-        is_preparation: whether its result, made of a weight, is kept while the weight stays.
-        is_left_to_sum: whether no segment computes it, since a sum takes its arguments.
-        crosses_replicas: whether its result depends on what other replicas have, or on which
-            replica computes it.
+        is_pure: whether the result depends only on the arguments and running it has no effect. Our
+            random operators are pure, because the generator's state is an argument.
+        is_foreign: whether it may run the user's code, which may write into the arguments.
+        is_seen_outside: whether running it has an effect outside the program, for example printing.
+        is_view: whether the result shares, or may share, the memory of the first tensor.
+        is_pointwise: whether it is pure and each element of the result depends only on the elements
+            at the same place.
+        runs_bodies: whether it runs regions, whose operations have their own traits.
+        adds_to_sum: whether it adds to the gradient sum of the weight that its last argument names.
+        reads_sum: whether it reads the gradient sum of the weight that its last argument names.
+        is_preparation: whether the result is computed from a weight and kept until it changes.
+        is_left_to_sum: whether no segment runs it, because the sum over micro-batches reads its
+            arguments instead.
+        crosses_replicas: whether the result depends on values of other replicas or on the number
+            of the replica.
     """
 
     is_pure: bool = True
@@ -54,14 +54,14 @@ class Traits:
     crosses_replicas: bool = False
 
 
-# Operators of ours that do more than to compute.
+# Operators of ours that are not just pure.
 _TABLE = {
     "add_product": Traits(is_pure=False, adds_to_sum=True),
     **dict.fromkeys(
         ("all_gather", "all_reduce", "all_to_all", "own_piece"), Traits(crosses_replicas=True)
     ),
     "cond": Traits(is_pure=False, runs_bodies=True),
-    # These may write their results in the place of arguments.
+    # These two may write their results into the memory of arguments.
     "elementwise": Traits(is_pure=False),
     "elementwise_rows": Traits(is_pure=False, reads_sum=True),
     "for_loop": Traits(is_pure=False, runs_bodies=True),
@@ -71,13 +71,13 @@ _TABLE = {
     "row_gradient": Traits(is_left_to_sum=True),
     "print_tensor": Traits(is_pure=False, is_seen_outside=True),
 }
-# Views of PyTorch's whose schemas do not say so.
+# PyTorch's views whose schemas do not declare them as views.
 _UNDECLARED_VIEWS = (aten._unsafe_view.default,)
 
 
 @cache
 def traits_of(target: OpOverload) -> Traits:
-    """Returns what is known of an operator."""
+    """Returns the traits of an operator."""
     namespace, _, name = target._schema.name.partition("::")
     is_view = _is_declared_view(target) or target in _UNDECLARED_VIEWS
     if namespace == _OURS:

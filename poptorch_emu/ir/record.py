@@ -1,7 +1,6 @@
-"""What is known about each operation of a graph besides its arguments.
+"""The record of an operation: its block, its phase, and the user's line.
 
-Every node carries one `NodeRecord`: where the user put it, which phase it belongs to, and which
-line of the user's code it came from. This module knows neither graphs nor tensors.
+Every node of a graph carries one `NodeRecord`. Records know neither graphs nor tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 
 class Phase(Enum):
-    """When an operation runs."""
+    """The part of a training step to which an operation belongs."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -22,7 +21,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class BlockPlace:
-    """Where the operations of one block go; `stage` and `ipu` are the user's numbers."""
+    """The stage, IPU and phase of one block, in the user's numbers."""
 
     block_id: str
     stage: int
@@ -38,18 +37,19 @@ class NodeRecord:
     """Origin of one operation.
 
     Attributes:
-        place: the block that was open; for a backward operation, that of its forward operation.
+        place: block that was open; for a backward operation, the block of its forward operation.
         phase: forward, backward or update.
         module: dotted path of the innermost module whose `forward` was running.
         source: "file:line" of the user's code.
-        scope: names the user gave by `NameScope`, joined by slashes.
-        available_memory_proportion: part of the IPU's memory that the user gives the operation.
-        attributes: what the user attached by `Attribute`; shared, never changed.
-        is_anonymous: nobody named a place (a sum of gradients, say); it follows its inputs.
-        is_checkpoint: the user wants its results kept for backward, not computed again.
-        recomputed_call: number of the checkpointed call that it is part of, or 0: the user wants
-            backward to run the operations of that call again.
-        is_loss: its (first) result is the loss that is differentiated.
+        is_anonymous: whether the operation has no block of its own, for example a sum of gradients;
+            its place then follows its inputs.
+        is_checkpoint: whether the user wants its results kept for backward, not recomputed.
+        recomputed_call: number of the checkpointed call that contains it, which backward runs
+            again; 0 outside of such calls.
+        is_loss: whether its first result is the loss that is differentiated.
+        scope: names that the user gave by `NameScope`, joined by slashes.
+        available_memory_proportion: part of the IPU's memory that the user allows the operation.
+        attributes: values that the user attached by `Attribute`; shared, never changed.
     """
 
     place: BlockPlace = BEFORE_FIRST_BLOCK

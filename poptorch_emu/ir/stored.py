@@ -1,7 +1,7 @@
-"""A graph as plain values that JSON can hold, and back.
+"""Conversion of a graph to plain values that JSON can hold, and back.
 
-What comes back is for looking at: types are those of meta tensors, constants have no values, and an
-argument without a form of its own is its text.
+A restored graph is only for inspection: its values are meta tensors, its constants have no values,
+and arguments of other types are replaced by their text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def store(graph: Graph) -> dict[str, Any]:
-    """Returns `graph` as dictionaries, lists, texts and numbers."""
+    """Returns `graph` as dictionaries, lists, strings and numbers."""
     return {
         "nodes": [_stored_node(node) for node in graph.fx.nodes if node.op != "output"],
         "results": [[sink.kind.value, sink.name, node.name] for sink, node in graph.results],
@@ -31,7 +31,7 @@ def store(graph: Graph) -> dict[str, Any]:
 
 
 def restore(stored: dict[str, Any]) -> tuple[Graph, dict[str, fx.Node]]:
-    """Returns the graph that `store` made `stored` of, and its nodes by their names then."""
+    """Returns the graph that `store` converted to `stored`, and its nodes by name."""
     graph = Graph()
     nodes: dict[str, fx.Node] = {}
     for entry in stored["nodes"]:

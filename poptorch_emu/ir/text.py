@@ -1,4 +1,4 @@
-"""Prints a graph with its records: one line an operation, in the order it runs."""
+"""Text form of a graph with its records: one line for each operation, in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _type(node: fx.Node) -> str:
 
 
 def type_text(value: Any) -> str:
-    """Returns a tensor's type as `float32[4, 3]`; of several tensors, in parentheses."""
+    """Returns the type of a tensor, for example `float32[4, 3]`, or of several in parentheses."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What a legal graph is. Run between passes; a fault is a bug of ours, not of the user."""
+"""The verifier of graphs, which runs between passes. A fault is our bug, not the user's."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from poptorch_emu.torch_versions import OpOverload
 
 
 class IllegalGraphError(AssertionError):
-    """A graph breaks a rule; the text names the node and shows the graph around it."""
+    """A graph breaks a rule. The message names the node."""
 
 
 def verify(graph: Graph, regions: Mapping[str, Graph] | None = None) -> Graph:
     """Returns `graph` if it and its regions are well-formed and mutate nothing.
 
     Args:
-        graph: what to look at.
-        regions: the regions that its nodes may name, by default its own.
+        graph: graph to check.
+        regions: regions that its nodes may name; by default its own.
 
     Raises:
-        IllegalGraphError: a node lacks its record, mutates an argument, comes before one of its
-            inputs, or a sink and its result do not fit.
+        IllegalGraphError: a node lacks its record or its fake value, mutates an argument, or names
+            an unknown region; or sinks and results do not match.
     """
     regions = graph.regions if regions is None else regions
     for region in graph.regions.values():

@@ -1,1 +1,1 @@
-"""Graph to graph. One file a pass, one function `run` each."""
+"""Passes from graph to graph. Each file is one pass with one function `run`."""

@@ -1,9 +1,9 @@
-"""Names the tensors of a graph, and makes those that the user anchored results of their own.
+"""Names the tensors of a graph, and adds a result for each tensor that the user anchored.
 
-A parameter or buffer has its dotted name, the gradient of one micro-batch is `Gradient___<name>`,
-the inputs are `input`, `input/1`, ...; the result of an operation is called after its module and
-its type, for example `encoder/fc/Gemm:0`, with the user's name scopes before it. What would be
-called the same gets `/1`, `/2`, ...
+A parameter or buffer has its dotted name. The gradient of one micro-batch is `Gradient___<name>`,
+and the inputs are `input`, `input/1`, ... The result of an operation is named by the user's name
+scopes, its module and its type, for example `encoder/fc/Gemm:0`. A repeated name gets `/1`, `/2`,
+...
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poptorch_emu.ir.record import Phase
 from poptorch_emu.torch_versions import OpOverload
 from poptorch_emu.update.formulas.loss_scale import FACTOR
 
-# Source: the types of ONNX, which PopTorch's names end with; others are called as in ATen.
+# PopTorch's names end with the ONNX type. Operators that are not listed keep their ATen name.
 _ONNX_TYPES = {
     "convolution": "Conv",
     "addmm": "Gemm",
@@ -58,11 +58,11 @@ def run(graph: Graph, anchors: Sequence[AnchorConfig], names_modules: bool = Tru
 
 
 def tensor_names(graph: Graph, names_modules: bool = True) -> dict[str, fx.Node]:
-    """Returns each tensor of `graph` that can be anchored, by its name.
+    """Returns the tensors of `graph` that can be anchored, by name.
 
     Args:
-        graph: after all passes that remove operations.
-        names_modules: whether the path of its module is part of an operation's name.
+        graph: graph after all passes that remove operations.
+        names_modules: whether an operation's name contains the path of its module.
     """
     names: dict[str, fx.Node] = {}
     seen: Counter[str] = Counter()
@@ -92,7 +92,7 @@ def _name_of(node: fx.Node, names_modules: bool) -> str | None:
 
 
 def operation_name(node: object, names_modules: bool = True) -> str:
-    """Returns what an operation is called: the path of its module, and its type."""
+    """Returns the name of an operation: scopes, the path of its module, and its type."""
     assert isinstance(node, fx.Node), "a selection takes from an operation"
     target, record = node.target, record_of(node)
     assert isinstance(target, OpOverload), "operations are those of ATen and ours"

@@ -1,4 +1,4 @@
-"""Takes moving averages of weights out of the graph of a micro-batch, for the update to compute."""
+"""Moves moving averages of weights from the graph of a micro-batch to the update."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OF_FACTOR = (SourceKind.INPUT, SourceKind.CONSTANT, SourceKind.VARIABLE)
 
 
 def run(graph: Graph) -> Graph:
-    """Takes out the averages in place, notes them in `Graph.averages`, and returns the graph.
+    """Removes the averages in place, adds them to `Graph.averages`, and returns the graph.
 
     Raises:
-        Error: an average or its weight is no parameter or buffer, is trained or changed otherwise,
-            or the factor is computed; or somebody reads the result.
+        Error: an average or its weight is no parameter or buffer, the average is trained or changed
+            elsewhere, `forward` computes the factor, or the model reads the result.
     """
     nodes = [node for node in graph.operations if node.target is MOVING_AVERAGE]
     for node in nodes:
@@ -33,7 +33,7 @@ def run(graph: Graph) -> Graph:
 
 
 def _source(value: fx.Node) -> Source:
-    """Returns where a value comes from, of which it is a view; anything else is no source."""
+    """Returns the source of which a value is a view; a computed value returns a LINK source."""
     while value.op == "call_function" and isinstance(value.target, OpOverload):
         if not traits_of(value.target).is_view or not _has_as_many(value, value.all_input_nodes[0]):
             break

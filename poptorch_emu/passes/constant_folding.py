@@ -1,4 +1,4 @@
-"""Computes once, at compile time, what does not depend on inputs, variables or random numbers."""
+"""Computes operations at compile time that depend on no input, variable or random number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_o
 from poptorch_emu.passes.random_numbers import is_random
 from poptorch_emu.passes.simplify import remove_dead
 
-# A folded constant is held for the life of the program; larger ones are computed when needed.
+# Larger constants are computed in each run, because a folded one is kept as long as the program.
 _MAX_CONSTANT_BYTES = 16 * 2**20
 
 

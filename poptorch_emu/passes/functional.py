@@ -1,9 +1,9 @@
 """Removes mutation: afterwards no operation changes its arguments.
 
-What was written into a source (batch-norm statistics, a buffer, an input) becomes a result of the
-graph with a sink of its own. The graph is replayed under PyTorch's functionalisation and recorded
-again, by the recorder of the trace; each new operation keeps the record of the one it stands for. A
-graph without mutation stays as it is.
+A value that was written into a source becomes a result of the graph with its own sink, for example
+batch-norm statistics, a buffer or an input. The graph is replayed under PyTorch's functionalisation
+and recorded again by the recorder of the trace. Each new operation keeps the record of the one that
+it replaces. A graph without mutation does not change.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SINK_OF = {SourceKind.VARIABLE: SinkKind.VARIABLE, SourceKind.INPUT: SinkKind.I
 
 
 def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
-    """Returns a graph that computes the same and mutates nothing, its regions likewise.
+    """Returns an equivalent graph without mutation in it or in its regions.
 
     Args:
-        graph: may mutate.
-        fake_mode: the mode of its fake tensors.
-        memo: what is known about the results of its operations.
+        graph: graph that may mutate.
+        fake_mode: mode of its fake tensors.
+        memo: known metadata of results.
     """
     regions = {name: _without_effects(run(r, fake_mode, memo)) for name, r in graph.regions.items()}
     graph.regions.update(regions)
@@ -60,7 +60,7 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
         values = [aten.alias.default(value) for value in inputs] if reshapes else inputs
         return replay(graph, values, before=set_record)
 
-    # PyTorch's check loads SymPy, and what is replayed has run once.
+    # PyTorch's check would load SymPy. It is not needed, because the operations have run once.
     unchecked = patched(meta_registrations, check_inplace_broadcast=lambda *_: None)
     with torch.no_grad(), fake_mode, recorder, unchecked:
         try:
@@ -88,7 +88,7 @@ def _not_functional(record: NodeRecord, cause: RuntimeError) -> Error:
 
 
 def _without_effects(region: Graph) -> Graph:
-    """Drops what a body wrote into its parameters; they are copies of what is outside."""
+    """Drops the values that a body wrote into its parameters, which are copies of outer values."""
     region.set_results(
         (sink, node) for sink, node in region.results if sink.kind is SinkKind.OUTPUT
     )

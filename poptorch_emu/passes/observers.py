@@ -1,7 +1,7 @@
-"""Lets the host see values of a graph while it runs: a call of a function that returns nothing.
+"""Shows values of a graph to the host while the graph runs, by host calls that return nothing.
 
-What is seen comes with the state of the random numbers, which says in which micro-batch and on
-which replica it was made.
+Each call also passes the state of the random numbers, because the state contains the numbers of the
+micro-batch and of the replica.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from poptorch_emu.ir.graph import Graph, operation_of, record_of
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes.random_numbers import generator_state
 
-# Of the state of the random numbers: the number of the micro-batch, and that of the replica.
+# Places of the micro-batch and the replica in the state of the random numbers.
 MICRO_BATCH, REPLICA = 1, 2
 
 
@@ -23,13 +23,14 @@ def run(graph: Graph, observed: Mapping[str, fx.Node]) -> Graph:
     """Adds a call for each value, in place, and returns the graph.
 
     Args:
-        graph: after all other passes.
-        observed: values by the names of the functions, which take the value and the state.
+        graph: graph after all other passes.
+        observed: observed value by the name of its host function. The function receives the value
+            and the state.
     """
     state = generator_state(graph)
     position = {node: number for number, node in enumerate(graph.fx.nodes)}
     for name, node in observed.items():
-        # A source is seen where it is first read, so that no block begins earlier than it did.
+        # A source is shown at its first use. An earlier call would make its block begin earlier.
         is_source = node.op == "placeholder"
         user = min(node.users, key=position.__getitem__) if is_source else node.next
         with graph.fx.inserting_before(user):

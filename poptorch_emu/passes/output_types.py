@@ -1,4 +1,4 @@
-"""Narrows 64-bit outputs: what leaves the device is int32 and float32, as on an IPU."""
+"""Narrows 64-bit outputs to int32 and float32, as on an IPU."""
 
 from __future__ import annotations
 

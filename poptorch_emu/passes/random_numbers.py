@@ -1,7 +1,7 @@
-"""Gives every random operation the counter-based generator.
+"""Replaces every random operation by its form with a counter-based generator.
 
-Its numbers depend on the seed, the micro-batch, the replica and the operation alone: not on
-threads, and the same again when an activation is recomputed.
+The random numbers then depend only on the seed, the micro-batch, the replica and the operation.
+They do not depend on threads, and a recomputed activation has the same numbers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from poptorch_emu.trace.random_ops import RANDOM_REWRITES
 def run(graph: Graph) -> Graph:
     """Rewrites the random operations of `graph` and its regions in place and returns it.
 
-    Runs before anything is removed, so that a region that computes another one again meets the
-    same operations in the same order and gives them the same numbers.
+    This pass runs before any pass that removes operations. So a region that recomputes another one
+    has the same operations in the same order, and they get the same random numbers.
 
     Raises:
-        Error: an operation is random and has no counter-based form.
+        Error: a random operation has no counter-based form.
     """
     rewriting = _Rewriting(graph)
     rewriting.run(graph, rewriting.new_id, lambda: generator_state(graph))
@@ -37,7 +37,7 @@ def run(graph: Graph) -> Graph:
 
 
 def generator_state(graph: Graph) -> fx.Node:
-    """Returns the source with the generator's state, which is added if there is none."""
+    """Returns the source with the generator's state, which is added if the graph has none."""
     for node in graph.sources:
         if source_of(node).kind is SourceKind.RNG:
             return node
@@ -52,7 +52,7 @@ class _Rewriting:
         self._ids_of_region: dict[str, list[int]] = {}
 
     def new_id(self) -> int:
-        """Returns the number of an operation that was not met before."""
+        """Returns a new number for an operation."""
         return next(self._fresh_ids)
 
     def run(self, graph: Graph, take_id: Callable[[], int], rng: Callable[[], fx.Node]) -> None:
@@ -66,7 +66,7 @@ class _Rewriting:
                 self.run(region, self._ids_for(name, region, take_id), state)
 
     def _ids_for(self, name: str, region: Graph, take_id: Callable[[], int]) -> Callable[[], int]:
-        """Returns what numbers the operations of a region, and keeps a note of the numbers."""
+        """Returns the function that numbers the operations of a region, and records its numbers."""
         noted = self._ids_of_region.setdefault(name, [])
         known = iter(self._ids_of_region.get(region.repeats, ()))
 
@@ -79,7 +79,7 @@ class _Rewriting:
 
 
 class _RegionState:
-    """The generator's state inside a region: a parameter, in a loop one of each iteration."""
+    """The generator's state inside a region: a parameter, which a loop forks for each iteration."""
 
     def __init__(
         self, region: Graph, node: fx.Node, position: int, outer: Callable[[], fx.Node]
@@ -91,7 +91,7 @@ class _RegionState:
         self._state: fx.Node | None = None
 
     def __call__(self) -> fx.Node:
-        """Returns the state's node, made at the first use."""
+        """Returns the node of the state, which is added at the first use."""
         if self._state is None:
             outer = self._outer()
             value, record = outer.meta["val"], record_of(self._node)

@@ -1,7 +1,7 @@
-"""Removes operations that pass a value on, and those whose result nobody uses.
+"""Removes identity operations, and operations whose results are not used.
 
-A recurrent layer whose reserve nobody uses is told to keep none: that is every one in inference,
-which is traced like training since `forward` may differentiate by itself.
+A recurrent layer whose reserve is not used is told not to keep one. This is so for every layer in
+inference, because inference is traced like training (`forward` may differentiate by itself).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PASS_ON = {
     OVERLAP_OUTPUT,
 }
 
-# Places among the results and the arguments of `rnn_layer`.
+# Index of the reserve among the results of `rnn_layer`, and of `training` among its arguments.
 _RESERVE, _TRAINING = 3, 5
 
 
 def run(graph: Graph) -> Graph:
-    """Simplifies `graph` in place and returns it; a graph that mutates must not come here."""
+    """Simplifies `graph`, which must not mutate, in place and returns it."""
     for region in graph.regions.values():
         run(region)
     for node in graph.operations:
@@ -50,9 +50,8 @@ def run(graph: Graph) -> Graph:
 def remove_dead(graph: Graph) -> None:
     """Erases every operation and every source without a user.
 
-    A variable that is assigned stays, by the update or by the graph, whether or not it is read. So
-    does a call of the host that returns nothing: it is made for what the host does. So do moving
-    averages, and what they are made of.
+    Exceptions are variables that the update or the graph assigns, host calls that return nothing
+    (they are made for their effect), and moving averages with their sources.
     """
     assigned = (SinkKind.GRADIENT, SinkKind.VARIABLE)
     updated = {sink.name for sink in graph.sinks if sink.kind in assigned}
@@ -76,7 +75,7 @@ def _drop_unused_reserve(layer: fx.Node) -> None:
 
 
 def _passed_on(node: fx.Node) -> fx.Node | None:
-    """Returns the value that `node` merely passes on, or `None` if it does something."""
+    """Returns the value that `node` returns unchanged, or `None` if it is no identity."""
     if node.target in _PASS_ON and isinstance(node.args[0], fx.Node):
         return node.args[0]
     if node.target is aten._to_copy.default and not _changes_type(node):
@@ -93,7 +92,7 @@ def _changes_type(node: fx.Node) -> bool:
 
 
 def has_same_metadata(node: fx.Node, other: object) -> bool:
-    """Returns whether something is a node with the type, shape and strides of another."""
+    """Returns whether `other` is a node whose value has the type, shape and strides of `node`'s."""
     if not isinstance(other, fx.Node):
         return False
     ours, theirs = node.meta["val"], other.meta["val"]

@@ -1,8 +1,8 @@
-"""Rounds to float16 at random wherever an operation rounds to float16.
+"""Replaces rounding to float16 by stochastic rounding.
 
 A cast becomes `round_stochastic`. Any other operation with a float16 result is computed in float32
-from widened arguments, and its result rounded once; the kernels' own float16 forms would round to
-nearest. Operations that only move, select or compare numbers never round and stay as they are.
+from widened arguments, and its result is rounded once, because the float16 kernels would round to
+nearest. Operations that only move, select or compare numbers never round, so they do not change.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
 
-# Numbers of random operations: those of a graph's own are below the first, those of the engine's
-# accumulators start at three times the first (csrc/runtime/gradients/accumulators.cpp).
+# Numbers of random operations. A graph's own operations have numbers below `_FIRST_ID`, and the
+# engine's accumulators start at three times `_FIRST_ID` (csrc/runtime/gradients/accumulators.cpp).
 _FIRST_ID = 1 << 28
 _IDS_PER_UPDATE = 16
 
-# Operations whose results are numbers that they were given, beside all that make views.
+# Operations, beside views, whose results only contain numbers from their arguments.
 _EXACT = frozenset(
     {
         aten.abs,
@@ -70,8 +70,8 @@ def run(graph: Graph, first_id: int = _FIRST_ID) -> Graph:
     """Rewrites `graph` in place and returns it.
 
     Args:
-        graph: of one micro-batch, or of one update.
-        first_id: the number that the first rounding gets among the random operations.
+        graph: graph of one micro-batch or of one update.
+        first_id: number of the first rounding among the random operations.
     """
     nodes = [node for node in graph.operations if _rounds(node)]
     if nodes:
@@ -89,7 +89,7 @@ class _Rewriter:
         self._widener = Widener(graph, self._rounded)
 
     def rewrite(self, node: fx.Node) -> None:
-        """Makes `node` round at random."""
+        """Makes `node` round stochastically."""
         if node.target is not aten._to_copy.default:
             self._widener.widen(node)
             return
@@ -118,7 +118,7 @@ def _rounds(node: fx.Node) -> bool:
     makes_view = any(result.alias_info is not None for result in target._schema.returns)
     if not makes_half(node) or makes_view or target.overloadpacket in _EXACT:
         return False
-    # Without numbers among its arguments it draws or fills, which is exact in its own type.
+    # An operation without floating-point arguments draws or fills, which is exact in its own type.
     return any(_is_floating(source.meta["val"]) for source in node.all_input_nodes)
 
 

@@ -1,6 +1,7 @@
 """Computes an operation with float16 results in float32: widen, run, round.
 
-An IPU computes it in float16; `ir/marks.py` says how the model of the machine can tell.
+An IPU computes such an operation in float16. The marks of `ir/marks.py` tell that to the model of
+the machine.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from poptorch_emu.trace.fakes import fake_like
 
 aten = torch.ops.aten
 
-# Makes, where the graph inserts now, the float16 form of a value; the second node says whose it is.
+# Adds the float16 form of a value (first node) at the graph's insertion point, with the record and
+# the metadata of the second node.
 Rounding = Callable[[fx.Node, fx.Node], fx.Node]
 
 
 class Widener:
-    """Widens operations of one graph; a value that several of them read is cast once."""
+    """Widens operations of one graph. A value that several of them read is cast once."""
 
     def __init__(self, graph: Graph, rounded: Rounding) -> None:
         self._graph = graph
@@ -52,7 +54,7 @@ class Widener:
             user.replace_input_with(result, rounded)
 
     def _widened(self, value: Any, user: fx.Node) -> Any:
-        """Returns what stands for an argument of `user` when it is computed in float32."""
+        """Returns the float32 form of an argument of `user`."""
         if value is torch.float16:
             return torch.float32
         if not isinstance(value, fx.Node) or not is_half(value):
@@ -64,12 +66,16 @@ class Widener:
         return self._wide[key]
 
     def _place_of(self, user: fx.Node) -> Any:
-        """Returns where a cast for `user` serves others: what is kept between is float16."""
+        """Returns a key that users share if they can share a cast.
+
+        Users in different blocks or phases do not share casts, so that a value which waits between
+        them is kept in float16.
+        """
         record = record_of(user)
         return record.place, record.phase
 
     def _cast(self, value: fx.Node, user: fx.Node) -> fx.Node:
-        """Returns the float32 form of a value, made where the graph inserts now."""
+        """Returns a cast of `value` to float32, added at the graph's insertion point."""
         return self._graph.add_operation(
             aten._to_copy.default,
             (value,),
@@ -92,7 +98,7 @@ def makes_half(node: fx.Node) -> bool:
 
 
 def wide_fake(value: torch.Tensor) -> torch.Tensor:
-    """Returns what stands for a float16 value in float32, and others as they are."""
+    """Returns a float32 fake tensor for a float16 value; other values are returned unchanged."""
     if value.dtype is not torch.float16:
         return value
     return fake_like(value, torch.float32)
