@@ -56,7 +56,7 @@ class Executable:
         is_random: whether the program draws random numbers.
         anchors: short names of the tensors that the program returns last, in order.
         tensor_names: what `Options.anchorTensor` can name, sorted.
-        batch_counts: by how much a micro-batch raises the host's counters of batches, by name.
+        batch_counts: how much a micro-batch adds to the host's buffers of integers, by name.
         shortages: which tiles of the machine could not hold what they must, in words.
     """
 

@@ -352,7 +352,7 @@ class DeviceModel:
     def _load(self) -> None:
         """Takes what was compiled to a device, if there is one."""
         self.weights.wrap()  # Forward may have made buffers.
-        self._flags = CompiledFlags(self._user_model)
+        self._flags = CompiledFlags(self._user_model, self.compilation.executable)
         if not self._is_offline:
             self._attach()
 

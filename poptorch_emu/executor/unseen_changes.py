@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from poptorch_emu.compile.executable import Executable
 from poptorch_emu.log import logger
 from poptorch_emu.runtime import guards
 from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, version_of
-from poptorch_emu.trace.batch_counters import COUNTER
 from poptorch_emu.troubleshooting import Topic
 
 
@@ -97,7 +97,9 @@ class HostVersions:
 class CompiledFlags:
     """What `train`, `eval` and `requires_grad_` had set when a model was compiled."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, executable: Executable | None = None) -> None:
+        """Notes the flags of `model`, and the buffers that are constants of `executable`."""
+        changing = {*executable.variables, *executable.batch_counts} if executable else ()
         modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
         self._modes = [(name, each, _is_training(each)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
@@ -113,7 +115,7 @@ class CompiledFlags:
         self._constants = [
             _Constant(name, each)
             for name, each in model.named_buffers()
-            if not _is_floating(each) and not name.endswith(COUNTER)
+            if not _is_floating(each) and name not in changing
         ]
 
     def difference(self) -> str:

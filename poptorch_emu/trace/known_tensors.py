@@ -11,7 +11,7 @@ from torch import fx
 from poptorch_emu.ir.mutation import is_mutating, written_memory
 from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
 from poptorch_emu.trace.host_backed import HostBacked
-from poptorch_emu.trace.known_values import known_value, read_counters
+from poptorch_emu.trace.known_values import changed_state, known_value, read_state
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.source_line import user_source
 
@@ -28,7 +28,7 @@ class KnownTensors:
     """Tells the values that depend on constants alone.
 
     Attributes:
-        lines_that_read: the user's line for each counter of batches that was looked at.
+        lines_that_read: the user's line for each buffer of integers whose value was read.
     """
 
     def __init__(
@@ -84,13 +84,19 @@ class KnownTensors:
             found += map(to_tensor, numbers)
         return found
 
+    def changed_state(self, tensor: torch.Tensor) -> list[str]:
+        """Returns the buffers of integers that `forward` changed before it read `tensor`."""
+        found = ((scope.graph, scope.find(tensor)) for scope in reversed(self._scopes))
+        graph, node = next(((g, node) for g, node in found if node is not None), (None, None))
+        return [] if graph is None or node is None else changed_state(graph, node)
+
     def _value_in(self, depth: int, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the value of a tensor of a scope or of those around it."""
         scope = self._scopes[depth]
         node = scope.find(tensor)
         if node is None:
             return self._value_in(depth - 1, tensor) if depth else None
-        for name in read_counters(scope.graph, node):
+        for name in read_state(scope.graph, node):
             self.lines_that_read.setdefault(name, user_source())
 
         def value_of(source: fx.Node) -> torch.Tensor | None:

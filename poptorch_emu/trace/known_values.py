@@ -18,7 +18,7 @@ from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.torch_versions import OpOverload, disable_current_modes
-from poptorch_emu.trace.batch_counters import is_counter
+from poptorch_emu.trace.integer_state import is_integer_state
 
 aten = torch.ops.aten
 ValueOfSource = Callable[[fx.Node], torch.Tensor | None]
@@ -47,7 +47,7 @@ def known_value(
         value_of: tells the values of sources that are no constants, as far as they may be used.
     """
     needed = _sources_of_value(graph, node)
-    if any(_is_unknown(each) or _is_counting(each) for each in needed):
+    if any(_is_unknown(each) or _changes_state(each) for each in needed):
         return None
     sources = {each: _value_of_source(graph, each, value_of) for each in needed if _is_source(each)}
     if any(value is None for value in sources.values()):
@@ -103,14 +103,22 @@ def ancestors(
     return found
 
 
-def read_counters(graph: Graph, node: fx.Node) -> list[str]:
-    """Returns the names of the counters of batches that a known value depends on."""
-    return [source_of(e).name for e in _sources_of_value(graph, node) if is_counter(e)]
+def read_state(graph: Graph, node: fx.Node) -> list[str]:
+    """Returns the names of the buffers of integers that a value depends on."""
+    needed = _sources_of_value(graph, node)
+    return [source_of(each).name for each in needed if is_integer_state(each)]
 
 
-def _is_counting(node: fx.Node) -> bool:
-    """Returns whether `node` changes a counter, which does so in every micro-batch."""
-    return is_mutating(node) and any(map(is_counter, written_memory(node)))
+def changed_state(graph: Graph, node: fx.Node) -> list[str]:
+    """Returns the names of the buffers of integers that were changed before `node` reads them."""
+    writers = filter(is_mutating, _sources_of_value(graph, node))
+    changed = (each for writer in writers for each in written_memory(writer))
+    return [source_of(each).name for each in changed if is_integer_state(each)]
+
+
+def _changes_state(node: fx.Node) -> bool:
+    """Returns whether `node` changes a buffer of integers, which it does in every micro-batch."""
+    return is_mutating(node) and any(map(is_integer_state, written_memory(node)))
 
 
 def _is_source(node: fx.Node) -> bool:

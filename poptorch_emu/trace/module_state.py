@@ -16,7 +16,11 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
-from poptorch_emu.torch_versions import BatchNorm
+from poptorch_emu.torch_versions import (
+    BatchNorm,
+    DisableTorchFunctionSubclass,
+    disable_current_modes,
+)
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.troubleshooting import Topic
 
@@ -138,6 +142,21 @@ _host_values: dict[int, torch.Tensor] = {}
 def note_stand_in(fake: torch.Tensor, value: torch.Tensor) -> None:
     """Within a trace, says of which tensor of the host a new stand-in is."""
     _host_values[id(fake)] = value
+
+
+def resize_host(fake: torch.Tensor, size: int, fill: float | None = None) -> torch.Tensor:
+    """Within a trace, gives the host's tensor of a buffer another size and returns that tensor.
+
+    Args:
+        fake: stand-in of the buffer, which has one dimension.
+        size: new number of elements.
+        fill: new value of all elements; by default that of the first one, or zero.
+    """
+    value = _host_values[id(fake)]
+    with DisableTorchFunctionSubclass(), disable_current_modes(), torch.no_grad():
+        if fill is None:
+            fill = value[0].item() if value.numel() else 0
+        return value.resize_(size).fill_(fill)
 
 
 @contextmanager

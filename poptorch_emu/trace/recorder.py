@@ -28,8 +28,8 @@ from poptorch_emu.torch_versions import (
     disable_current_modes,
     pytree,
 )
-from poptorch_emu.trace import refusal, result_types
-from poptorch_emu.trace.argument_devices import is_host_only, is_on_ipu
+from poptorch_emu.trace import integer_state, refusal, result_types
+from poptorch_emu.trace.argument_devices import is_fake_on_host, is_host_only, is_on_ipu
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.host_writes import HostWrites, check_arguments
@@ -86,6 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         known: the values of tensors that it tells.
+        memo: what is known about results.
     """
 
     @classmethod
@@ -114,7 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
-        self._memo = memo or ResultMemo(IPU)
+        self.memo = memo or ResultMemo(IPU)
         self._check_constant = check_constant
         self._host_writes = HostWrites()
         self.known = KnownTensors(self._scopes, check_constant)
@@ -240,12 +241,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self.known.values(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
+            for name in self.known.changed_state(args[0]):
+                raise integer_state.reads_changed(name)
         refusal.check(func, args)
         args, kwargs = staying(func, args, kwargs)
         args, kwargs = widened(func, args, kwargs, self._cast)
         args, kwargs = self._narrow(func, args, kwargs)
         try:
             result = self._result_type(func, args, kwargs)
+            if is_fake_on_host(result):
+                # PyTorch's rule for convolutions, for example, only looks at the first operand.
+                raise TypeError("the operands are on two devices")
         except (FakeTensorDeviceMismatchError, TypeError, RuntimeError) as failure:
             # The second one is of subclasses; the third one of rules that look at devices, too.
             if isinstance(failure, RuntimeError) and "same device" not in str(failure):
@@ -264,7 +270,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Error: that cannot be said before the model runs.
         """
         try:
-            return self._memo.run(func, args, kwargs)
+            return self.memo.run(func, args, kwargs)
         except DataDependentOutputException:
             raise refusal.reads_value(func) from None
         except DynamicOutputShapeException:
@@ -296,7 +302,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_constant(self, value: torch.Tensor) -> torch.Tensor:
         """Returns a tensor on the IPU whose value is a constant of the graph."""
         form = {"dtype": value.dtype, "device": IPU}
-        fake: torch.Tensor = self._memo.run(aten.empty.memory_format, (list(value.shape),), form)
+        fake: torch.Tensor = self.memo.run(aten.empty.memory_format, (list(value.shape),), form)
         self._add_constant_source(value, fake, self.origin(""))
         return fake
 

@@ -142,6 +142,10 @@ class ResultMemo:
             return self._make(mode, known)
         return tuple([each and self._make(mode, each) for each in known])
 
+    def resize(self, fake: FakeTensor, size: int) -> None:
+        """Gives a fake tensor the shape [`size`]."""
+        self._run_on_meta(fake.fake_mode, aten.resize_.default, (fake, [size]), {})
+
     def _make(self, mode: FakeTensorMode, metadata: TensorMetadata) -> FakeTensor:
         """Returns a new fake tensor with this metadata."""
         return self._fakes.empty(mode, metadata.shape, metadata.dtype, metadata.stride)

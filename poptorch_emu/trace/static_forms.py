@@ -20,7 +20,7 @@ from poptorch_emu.torch_versions import (
     pack_padded_sequence,
     pad_packed_sequence,
 )
-from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, refusal
+from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, quantisation, refusal
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.trace.regions import current
 from poptorch_emu.trace.source_line import user_source
@@ -305,6 +305,7 @@ _COMPLEX_TRANSFORMS = (
 
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
+    torch.fused_moving_avg_obs_fake_quant: quantisation.fused_fake_quantisation,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,

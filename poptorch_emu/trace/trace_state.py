@@ -26,6 +26,7 @@ from poptorch_emu.trace import (
     blocks,
     checkpoints,
     hidden_outputs,
+    integer_state,
     leniency,
     loss,
     refusal,
@@ -55,7 +56,11 @@ from poptorch_emu.trace.trained_tensors import TrainedTensors
 
 
 class TraceState:
-    """What one trace knows, and its steps."""
+    """What one trace knows, and its steps.
+
+    Attributes:
+        host_tensors: the parameters and buffers on the host, by name.
+    """
 
     def __init__(self, config: CompileConfig, metadata: Mapping[str, ResultMetadata]) -> None:
         self.config = config
@@ -77,7 +82,7 @@ class TraceState:
         )
         self.stages = StageResolver(config.strategy)
         self._num_inputs = 0
-        self._host_tensors: dict[str, torch.Tensor] = {}
+        self.host_tensors: dict[str, torch.Tensor] = {}
         self.downgraded: set[Source] = set()
         self.first_sequence = get_sequence_nr()
 
@@ -125,8 +130,10 @@ class TraceState:
             if self.config.is_training:
                 keep_hooks(tensor, fake)
                 self._trained.add(tensor)
-        self._host_tensors[tensor.name] = tensor.value
-        self.recorder.add_source(source, fake, NodeRecord())
+        self.host_tensors[tensor.name] = tensor.value
+        node = self.recorder.add_source(source, fake, NodeRecord())
+        if source.kind is SourceKind.CONSTANT:
+            integer_state.mark(node)
         return fake
 
     def input_to_fake(self, value: torch.Tensor) -> torch.Tensor:
@@ -169,12 +176,12 @@ class TraceState:
         node = self.recorder.find(stand_in)
         if node is None:
             return None
-        if node.op == "placeholder" and source_of(node).name in self._host_tensors:
-            return self._host_tensors[source_of(node).name]
+        if node.op == "placeholder" and source_of(node).name in self.host_tensors:
+            return self.host_tensors[source_of(node).name]
         grouped = {groups.name for groups in self.config.weight_groups}
 
         def value_of(source: fx.Node) -> torch.Tensor | None:
-            value = self._host_tensors.get(source_of(source).name)
+            value = self.host_tensors.get(source_of(source).name)
             if value is None or value.is_meta or source_of(source).name in grouped:
                 return None
             return value.detach()

@@ -21,9 +21,9 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode
 from poptorch_emu.trace import (
-    batch_counters,
     checkpoints,
     dynamic_slices,
+    integer_state,
     loss,
     new_state,
     regions,
@@ -61,7 +61,7 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         trainable: names of the parameters that got a gradient, in the model's order.
         host_functions: what the graph calls on the host, by name.
-        batch_counts: by how much a micro-batch raises counters of batches, by name.
+        batch_counts: how much a micro-batch adds to buffers of integers, by name.
         memo: the metadata of the operations' results.
     """
 
@@ -84,7 +84,7 @@ class Forward:
         host_outputs: tensors among the outputs that never were on the device, by position.
         results: the outputs' nodes.
         losses: the marked losses with their nodes, in the order they were computed.
-        batch_counts: by how much a micro-batch raises counters of batches, by name.
+        batch_counts: how much a micro-batch adds to buffers of integers, by name.
         parameters: the fake parameters that are trained, by name.
         first_sequence: the number that autograd would have given to its first node.
         has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
@@ -107,8 +107,11 @@ class Forward:
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
         self._initial_gradient, self._model, self._fakes = initial_gradient, model, fakes
-        self.batch_counts = batch_counters.settle(
-            self.graph, [node for _, node in self.results], tracer.recorder.known.lines_that_read
+        self.batch_counts = integer_state.settle(
+            self.graph,
+            [node for _, node in self.results],
+            tracer.recorder.known.lines_that_read,
+            tracer.host_tensors,
         )
         counted = {Source(SourceKind.CONSTANT, name) for name in self.batch_counts}
         warn_of_constants(self.graph, tracer.downgraded - counted)
