@@ -1,5 +1,5 @@
-"""Several processes: who they are, how they meet, and what becomes of one that fails.
+"""Several processes: their launcher, their rendezvous, and their failures.
 
-Built on torch.distributed; the engine makes the sums themselves
+The room builds on torch.distributed. The engine itself computes the sums over processes
 (`csrc/runtime/network/ring.cpp`).
 """

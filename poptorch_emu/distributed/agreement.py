@@ -1,4 +1,4 @@
-"""What processes must agree on before they train together: options, program and weights."""
+"""Checks that processes agree on options, program and weights before they train together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from poptorch_emu.untrusted.texts import printable
 
 
 def common_seed(connection: Connection, model: int) -> int:
-    """Returns a seed that nobody can foresee, the same in all processes."""
+    """Returns an unpredictable seed that is the same in all processes."""
     key = f"seed/{model}"
     if connection.process == 0:
         connection.write(key, str(int.from_bytes(os.urandom(7), "little")))
@@ -25,15 +25,17 @@ def common_seed(connection: Connection, model: int) -> int:
 
 
 def compare(connection: Connection, model: int, facts: Mapping[str, str]) -> None:
-    """Compares facts with those of process 0, which compares with all.
+    """Compares the facts of all processes.
+
+    Each process compares with process 0, and process 0 compares with all.
 
     Args:
-        connection: to the others.
-        model: its number.
-        facts: by their name, for people; the first that differs is reported.
+        connection: connection to the other processes.
+        model: number of the model.
+        facts: facts by their name in messages; the first difference is reported.
 
     Raises:
-        Error: a process has others.
+        Error: a fact differs between two processes.
     """
     connection.write(f"facts/{model}/{connection.process}", json.dumps(dict(facts)))
     peers = range(1, connection.num_processes) if connection.process == 0 else (0,)
@@ -52,7 +54,7 @@ def compare(connection: Connection, model: int, facts: Mapping[str, str]) -> Non
 
 
 def _parsed(message: str, expected: Any, key: str) -> Any:
-    """Returns the value of JSON that a process of this package writes under a key."""
+    """Returns the JSON value that another process wrote under a key."""
     try:
         value = json.loads(message)
         fault = type_fault(value, expected, "it")
@@ -76,6 +78,6 @@ def _difference(ours: Mapping[str, str], theirs: Mapping[str, str], peer: int, p
 
 
 def digest_of(tensor: torch.Tensor) -> str:
-    """Returns a short text that other values, almost surely, do not have."""
+    """Returns a hash of the values of a tensor as text."""
     value = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return f"{tuple(tensor.shape)} #{hashlib.blake2b(value.data, digest_size=8).hexdigest()}"

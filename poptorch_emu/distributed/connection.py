@@ -1,7 +1,7 @@
-"""The connection of this process to the others: one for the whole process, made once.
+"""The connection of this process to the others, which is made once.
 
-Whoever exchanges gradients asks it for the group's name, agrees with the others on what must be
-equal, and reports to it what failed.
+An executor that exchanges gradients reads the group's name from it, agrees with the other processes
+through it, and reports failures to it.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ from poptorch_emu.distributed.rendezvous import TIMEOUT, join_default_group, tim
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.torch_versions import default_store
 
-# After a connection is lost, so long may the cause take to appear in the store.
+# Time that the cause of a lost connection may take to appear in the store.
 _CAUSE_SECONDS = 1.0
-# When the network fails, the store does not answer, and asking it would take forever.
+# Time limit for an answer of the store, because a request would block forever if the network
+# failed.
 _ANSWER_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
 
 
 class Exchange(Protocol):
-    """What waits for other processes and can be told to stop."""
+    """An object that waits for other processes and can be cancelled."""
 
     def cancel(self, reason: str, /) -> None:
-        """Ends what waits, now and later."""
+        """Cancels all present and later waits."""
 
     def lost_process(self) -> int:
-        """Returns the process whose message failed, -1 if none did."""
+        """Returns the process whose message failed; -1 if no message failed."""
 
 
 class Connection:
-    """This process among the others.
+    """The connection of this process to the others.
 
     Attributes:
-        process: its number.
-        group_name: by which the engine finds its group of torch.distributed: Gloo, of all
-            processes, used for nothing else.
-        host: the name of this machine.
+        process: number of this process.
+        group_name: name of the engine's own group of torch.distributed, a Gloo group of all
+            processes.
+        host: name of this machine.
     """
 
     def __init__(self, process: int, num_processes: int) -> None:
-        """Meets the others, who all do the same.
+        """Connects to the other processes, which must all do the same.
 
         Raises:
-            Error: they are not found.
+            Error: the other processes are not found.
         """
         self._made_default_group = join_default_group(process, num_processes)
         self.process = process
@@ -85,34 +86,35 @@ class Connection:
         atexit.register(self._end)
 
     def host_group(self) -> dist.ProcessGroup:
-        """Returns the group for tensors of the host: Gloo, whatever the default group is.
+        """Returns a Gloo group for tensors of the host, whatever the default group is.
 
-        All processes must ask for it as one of the same acts, since its first call makes it.
+        All processes must call this in the same order of collective calls, because the first call
+        creates the group.
         """
         if self._host_group is None:
             self._host_group = self._new_group()
         return self._host_group
 
     def host_of(self, process: int) -> str:
-        """Returns the name of the machine that a process runs on."""
+        """Returns the name of the machine of a process."""
         return self._hosts[process]
 
     def next_model(self) -> int:
-        """Returns the number of a model that begins to exchange; equal in all processes."""
+        """Returns a number for a model that begins to exchange, the same in all processes."""
         self._num_models += 1
         return self._num_models - 1
 
     def add(self, exchange: Exchange) -> None:
-        """Has an exchange cancelled when a process fails."""
+        """Registers an exchange, which is cancelled when a process fails."""
         self._exchanges.add(exchange)
         if self.failure is not None:
             exchange.cancel(str(self.failure))
 
     def check(self) -> None:
-        """Raises what has failed.
+        """Raises an error if a process has failed.
 
         Raises:
-            Error: a process has failed, or this one was forked from one that is connected.
+            Error: a process has failed, or this process was forked from a connected one.
         """
         if os.getpid() != self._pid:
             raise make_error(
@@ -124,11 +126,11 @@ class Connection:
             raise make_error(str(self.failure))
 
     def fail(self, line: str, process: int | None = None) -> Failure:
-        """Lets all processes know of a failure; returns the first one.
+        """Reports a failure to all processes; returns the first failure.
 
         Args:
-            line: what happened.
-            process: that failed; by default this one.
+            line: description of the failure.
+            process: process that failed; by default this one.
         """
         failed = self.process if process is None else process
         failure = Failure(failed, self._hosts[failed], line)
@@ -137,7 +139,7 @@ class Connection:
         return failure
 
     def explained(self, error: Error, exchange: Exchange) -> Error:
-        """Returns what an exchange's error is to be called, after letting the others know."""
+        """Reports the error of an exchange to all processes; returns the error to raise."""
         lost = exchange.lost_process()
         if self.failure is None and lost < 0:
             self.fail(error.message.splitlines()[0] if error.message else str(error))
@@ -149,10 +151,10 @@ class Connection:
         return error if failure.process == self.process and lost < 0 else make_error(str(failure))
 
     def read(self, key: str) -> str:
-        """Returns what a process has put under `key`, and waits until it has.
+        """Waits for the value that another process writes under `key`, and returns it.
 
         Raises:
-            Error: a process failed meanwhile, or it took too long.
+            Error: a process failed meanwhile, or the time limit has passed.
         """
         deadline = time.monotonic() + self.timeout_seconds
         pause = 0.001
@@ -174,15 +176,15 @@ class Connection:
             pause = min(2 * pause, 0.05)
 
     def write(self, key: str, value: str) -> None:
-        """Puts a value there for others to read."""
+        """Writes a value for other processes to read."""
         self.check()
         self._store.write(key, value)
 
     def synchronize(self) -> None:
-        """Waits until all processes have called this as often.
+        """Waits until all processes have made the same number of calls of this method.
 
         Raises:
-            Error: a process failed meanwhile, or it took too long.
+            Error: a process failed meanwhile, or the time limit has passed.
         """
         self._num_meetings += 1
         self.write(f"meeting/{self._num_meetings}/{self.process}", "")
@@ -202,7 +204,7 @@ class Connection:
             exchange.cancel(str(self.failure))
 
     def _answer(self, ask: Callable[[], _Answer]) -> _Answer | None:
-        """Returns what the store answers, `None` if it is gone or silent."""
+        """Returns the answer of the store; `None` if it is gone or does not answer in time."""
         answers: list[_Answer] = []
 
         def keep() -> None:
@@ -218,7 +220,7 @@ class Connection:
         return answers[0] if answers else None
 
     def _end_of(self, process: int) -> str:
-        """Returns what a process said at its end, if it came to one."""
+        """Returns the message that a process wrote when it ended; empty if it wrote none."""
 
         def calls() -> str:
             return self._store.read(f"ended/{process}") or ""
@@ -232,7 +234,7 @@ class Connection:
         )
 
     def _watch_errors(self) -> None:
-        """Lets the others know of an exception that ends this process."""
+        """Reports an exception that ends this process to the others."""
         before: Callable[..., Any] = sys.excepthook
 
         def hook(
@@ -246,7 +248,7 @@ class Connection:
         sys.excepthook = hook
 
     def _end(self) -> None:
-        """At the end of the process: says so, and stays until others know of a failure."""
+        """Writes that this process ends, and waits until the others have seen a failure."""
         if os.getpid() != self._pid or self._is_store_silent:
             return
         with contextlib.suppress(RuntimeError, ValueError):
@@ -260,10 +262,11 @@ class Connection:
             self._leave()
 
     def _leave(self) -> None:
-        """Ends the groups that sums of the host used; the user's own stays for the user to end.
+        """Destroys the groups of the host's sums, but not the user's own group.
 
-        Gloo's threads release the tensors of a program's last sums, for which they need the
-        interpreter: one that comes too late would abort the process. This awaits them.
+        Gloo's threads release the tensors of the last sums and need the interpreter for that. A
+        thread that does so after the interpreter has ended would abort the process, so this method
+        waits for them.
         """
         group, self._host_group = self._host_group, None
         if not dist.is_initialized():
@@ -271,7 +274,7 @@ class Connection:
         if self._made_default_group:
             dist.destroy_process_group()
         elif group is not None:
-            with contextlib.suppress(RuntimeError, ValueError):  # The user has ended it already.
+            with contextlib.suppress(RuntimeError, ValueError):  # The user may have destroyed it.
                 dist.destroy_process_group(group)
 
 
@@ -279,10 +282,10 @@ _connection: Connection | None = None
 
 
 def connect(process: int, num_processes: int) -> Connection:
-    """Returns the connection to the others, made at the first call.
+    """Returns the connection to the other processes, which the first call makes.
 
     Raises:
-        Error: the others are not found, or the numbers are not those of the first call.
+        Error: the other processes are not found, or the arguments differ from the first call's.
     """
     global _connection
     if _connection is None:
@@ -298,5 +301,5 @@ def connect(process: int, num_processes: int) -> Connection:
 
 
 def connection() -> Connection | None:
-    """Returns the connection, if one was made."""
+    """Returns the connection; `None` if there is none."""
     return _connection

@@ -1,4 +1,4 @@
-"""What is known of processes that failed: a record in the store, and a thread that looks for it."""
+"""The first failure of a process: its record in the store, and a thread that watches for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from poptorch_emu.untrusted.texts import printable
 _KEY = "failure"
 _TYPES = {"process": COUNT, "host": str, "line": str}
 _PERIOD_SECONDS = 0.1
-# An exchange that is nearly done is not disturbed when the holder of the store has left.
+# Grace time after the holder of the store has left, so that an exchange which is nearly done can
+# end.
 _GRACE_SECONDS = 1.0
 
 
@@ -33,18 +34,18 @@ class Failure:
 
 
 def record(store: MessageStore, failure: Failure) -> Failure:
-    """Puts a failure into the store, unless there is one; returns the first one."""
+    """Writes a failure to the store unless it has one; returns the first failure."""
     return _failure(store.write_first(_KEY, json.dumps(asdict(failure)))) or failure
 
 
 def find(store: MessageStore) -> Failure | None:
-    """Returns what the store has."""
+    """Returns the failure in the store; `None` if it has none."""
     message = store.read(_KEY)
     return None if message is None else _failure(message)
 
 
 def _failure(message: str) -> Failure | None:
-    """Returns the failure that a message tells of, `None` if it tells of none."""
+    """Returns the failure that a message describes; `None` if the message is malformed."""
     try:
         told = json.loads(message)
     except (ValueError, RecursionError):
@@ -55,18 +56,18 @@ def _failure(message: str) -> Failure | None:
 
 
 class Watcher:
-    """Looks for a failure until there is one, in a thread of its own."""
+    """A thread that polls the store for a failure."""
 
     def __init__(
         self, store: MessageStore, process: int, holder: str, on_failure: Callable[[Failure], None]
     ) -> None:
-        """Begins to look.
+        """Starts the thread.
 
         Args:
-            store: a connection that nobody else uses.
-            process: the number of this process.
-            holder: the host of process 0, which holds the store where no launcher does.
-            on_failure: called once, in the thread.
+            store: connection of the thread alone.
+            process: number of this process.
+            holder: host of process 0, which holds the store if no launcher does.
+            on_failure: function that the thread calls once, with the failure.
         """
         self._store = store
         self._process = process
@@ -98,7 +99,7 @@ class Watcher:
 
 
 def wait_until_seen(store: MessageStore, processes: list[int], seconds: float) -> None:
-    """Waits until these processes know of a failure, so that the store's holder may end."""
+    """Waits until these processes have seen a failure, so that the store's holder may end."""
     deadline = time.monotonic() + seconds
     left = set(processes)
     while left and time.monotonic() < deadline:

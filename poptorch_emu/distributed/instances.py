@@ -1,4 +1,4 @@
-"""Which processes a launcher starts, and what each is told."""
+"""The processes that a launcher starts, with their environment variables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Instance:
     """One process to be started.
 
     Attributes:
-        index: its number.
-        host: as the user named it.
-        local_index: its number among those of its host.
-        num_on_host: how many its host has.
-        variables: what it is told in its environment.
+        index: number of the process.
+        host: name of the host, as the user wrote it.
+        local_index: number of the process on its host.
+        num_on_host: number of processes on its host.
+        variables: environment variables of the process.
     """
 
     index: int
@@ -43,7 +43,7 @@ class Instance:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on the launcher's host."""
+        """Whether the process runs on the launcher's host."""
         return self.host in _THIS_HOST or self.host == socket.gethostname()
 
 
@@ -57,7 +57,8 @@ def plan_instances(
     """Returns the processes in order, host by host.
 
     Raises:
-        Error: a number is below 1, the replicas cannot be divided, or the hosts are too few.
+        Error: a number is below 1, the replicas cannot be divided among the processes, or the hosts
+            are too few.
     """
     total = num_instances if num_replicas is None else num_replicas
     for name, number in {

@@ -1,4 +1,4 @@
-"""Network interfaces of this host: their addresses, and which of them leads to another host."""
+"""Network interfaces of this host: their addresses, and the one that leads to another host."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import struct
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.untrusted.texts import printable
 
-# Gloo takes the interface of the host's name unless this says another.
+# Variable that names Gloo's interface; by default Gloo uses the interface of the host's name.
 INTERFACE = "GLOO_SOCKET_IFNAME"
 LOOPBACK = "127.0.0.1"
-# Names of this host on each host.
+# Names by which each host means itself.
 _THIS_HOST = (LOOPBACK, "localhost")
 _SIOCGIFADDR = 0x8915  # Linux: asks for an interface's address.
 
 
 def is_this_host(address: str) -> bool:
-    """Returns whether an address means, on each host, the host itself."""
+    """Returns whether an address means the local host on every host."""
     return address in _THIS_HOST
 
 
 def named_interface() -> str | None:
-    """Returns the interface that the environment names, the first of several.
+    """Returns the first interface that the environment names.
 
     Raises:
-        Error: there is no such interface here.
+        Error: this host has no such interface.
     """
     name = os.environ.get(INTERFACE, "").partition(",")[0]
     known = [each for _, each in socket.if_nameindex()]
@@ -44,7 +44,7 @@ def address_of(interface: str) -> str:
     """Returns the address of an interface that the environment names.
 
     Raises:
-        Error: it has none.
+        Error: the interface has no address.
     """
     found = _addresses()
     if interface not in found:
@@ -56,19 +56,19 @@ def address_of(interface: str) -> str:
 
 
 def resolved(address: str, port: int, variable: str) -> str:
-    """Returns the number of an address.
+    """Returns the numeric form of an address.
 
     Args:
-        address: a name or a number.
-        port: that is meant there.
-        variable: that names the address, for the message.
+        address: host name or numeric address.
+        port: port at that address.
+        variable: variable that holds the address, for the error message.
 
     Raises:
-        Error: the name is not known.
+        Error: the name cannot be resolved.
     """
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # The latter of a name that is too long.
+    except (OSError, UnicodeError) as error:  # UnicodeError: the name is too long.
         raise make_error(
             f"The host '{printable(address)}' ({variable}) is not known here: {error}."
         ) from None
@@ -77,14 +77,14 @@ def resolved(address: str, port: int, variable: str) -> str:
 
 
 def own_address_towards(address: str, port: int) -> str:
-    """Returns the address of this host that another one sees.
+    """Returns the address of this host as another host sees it.
 
     Raises:
-        OSError: the other one is not known, or no interface leads there.
+        OSError: the other host is unknown, or no interface leads there.
     """
     family, _, _, _, target = socket.getaddrinfo(address, port, socket.AF_INET)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # Sends nothing: a route is looked up.
+        probe.connect(target)  # Only looks up a route.
         return str(probe.getsockname()[0])
 
 
@@ -92,7 +92,7 @@ def interface_towards(address: str, port: int) -> str:
     """Returns the name of the network interface by which `address` is reached.
 
     Raises:
-        Error: none leads there.
+        Error: no interface leads there.
     """
     try:
         own = own_address_towards(address, port)
@@ -110,15 +110,15 @@ def listening_socket(address: str, port: int = 0) -> socket.socket:
     """Returns a socket that listens at one address of this host.
 
     Args:
-        address: as a number.
-        port: 0 for a free one.
+        address: numeric address.
+        port: port; 0 chooses a free one.
 
     Raises:
-        OSError: the address is not of this host, or the port is taken.
+        OSError: the address is not one of this host, or the port is taken.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # A port whose connections were closed just now is free.
+        # Otherwise a port whose connections were just closed would count as taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen(socket.SOMAXCONN)
@@ -129,7 +129,7 @@ def listening_socket(address: str, port: int = 0) -> socket.socket:
 
 
 def _addresses() -> dict[str, str]:
-    """Returns the addresses of all interfaces that have one, by their names."""
+    """Returns the addresses of all interfaces that have one, by name."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -1,4 +1,4 @@
-"""What a launcher says in environment variables: `poprun`'s, else torchrun's."""
+"""Environment variables of a launcher: those of `poprun`, otherwise those of torchrun."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _OPTIONS = "Options.Distributed, which OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_
 
 @dataclass(frozen=True)
 class Launch:
-    """Which instance this process is, of how many.
+    """The number of this process (instance) among all that the launcher started.
 
     Attributes:
-        local_index: its number among those of this machine.
+        local_index: number of the instance on this machine.
         num_local_replicas: replicas of each instance.
-        num_on_host: instances of this machine.
+        num_on_host: number of instances on this machine.
     """
 
     index: int = 0
@@ -44,10 +44,10 @@ class Launch:
 
 
 def launch_secret() -> str:
-    """Returns what the processes of this launch share and nobody else knows; "" if nothing is.
+    """Returns the secret of this launch, which only its processes know; "" if it has none.
 
     Raises:
-        Error: it is short enough to be guessed.
+        Error: the secret is so short that it could be guessed.
     """
     secret = os.environ.get(SECRET, "")
     if secret and len(secret) < _LEAST_SECRET:
@@ -60,12 +60,12 @@ def launch_secret() -> str:
 
 
 def has_popdist_variables() -> bool:
-    """Returns whether `poprun`, or somebody in its place, has set its variables."""
+    """Returns whether the variables of `poprun` are set."""
     return TOTAL in os.environ
 
 
 def has_torchrun_variables() -> bool:
-    """Returns whether torchrun, or somebody in its place, has set its variables."""
+    """Returns whether the variables of torchrun are set."""
     return WORLD_SIZE in os.environ and RANK in os.environ
 
 
@@ -75,10 +75,10 @@ def is_launched() -> bool:
 
 
 def read_launch() -> Launch:
-    """Returns what the variables say; one instance with one replica where there are none.
+    """Returns the launch that the variables describe; without any, one instance with one replica.
 
     Raises:
-        Error: they contradict each other.
+        Error: the variables contradict each other.
     """
     if has_popdist_variables():
         return _of_popdist()
@@ -124,15 +124,15 @@ def _of_popdist() -> Launch:
 
 
 def check_index(index: int, count: int, source: str = _OPTIONS) -> None:
-    """Refuses a process that cannot be one of `count`.
+    """Refuses a process number outside of [0, count).
 
     Args:
-        index: its number.
-        count: how many there are.
-        source: of both, for people.
+        index: number of the process.
+        count: number of processes.
+        source: origin of both numbers, for the error message.
 
     Raises:
-        Error: it is not in [0, count).
+        Error: `index` is not in [0, count).
     """
     if not 0 <= index < count:
         raise make_error(

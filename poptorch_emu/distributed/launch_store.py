@@ -1,7 +1,7 @@
-"""The store that `poprun` holds: where it listens, and under which address processes find it.
+"""The store that `poprun` holds: the address where it listens and where processes find it.
 
-Without a secret and on all interfaces it would be open to the network. It listens on the loopback
-interface for processes of this host, and on one interface for those of several hosts.
+The store listens on the loopback interface for processes of this host, and on one interface for
+processes of several hosts. On all interfaces it would be open to the whole network.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from poptorch_emu.errors import Error, make_error
 from poptorch_emu.torch_versions import TCPStore
 
 _ADDRESS = "POPTORCH_EMU_LAUNCHER_ADDR"
-_SSH_PORT = 22  # To look up a route; nothing is sent there.
+_SSH_PORT = 22  # Only to look up a route, without sending anything.
 _ANSWER_SECONDS = 30
-# Where a host listens on all of its interfaces.
+# Addresses with which a host listens on all of its interfaces.
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 def make_store(other_hosts: Sequence[str]) -> tuple[TCPStore, str]:
-    """Returns a store that listens, and the address where processes find it.
+    """Returns a listening store, and the address where processes find it.
 
     Args:
-        other_hosts: that have processes; none if all are on this host.
+        other_hosts: other hosts with processes; empty if all processes are on this host.
 
     Raises:
-        Error: it is not known where to listen; the environment names no host or no interface.
+        Error: no interface leads to the other hosts, or the environment names an unknown host or
+            interface.
     """
     listening, told = _addresses(other_hosts) if other_hosts else (LOOPBACK, LOOPBACK)
     try:
@@ -57,7 +58,7 @@ def make_store(other_hosts: Sequence[str]) -> tuple[TCPStore, str]:
 
 
 def _addresses(other_hosts: Sequence[str]) -> tuple[str, str]:
-    """Returns where to listen, and the address that processes are told."""
+    """Returns the address where the store listens, and the address that processes connect to."""
     told = os.environ.get(_ADDRESS, "")
     number = resolved(told, 0, _ADDRESS) if told else ""
     if number in _EVERY_ADDRESS:
@@ -68,7 +69,7 @@ def _addresses(other_hosts: Sequence[str]) -> tuple[str, str]:
     elif number and _is_here(number) and (is_this_host(told) or not number.startswith("127.")):
         own = number
     else:
-        # Another host may reach this one by an address that is not its own.
+        # The address by which other hosts reach this one may be none of its own addresses.
         own = _own_address(other_hosts[0])
     return own, told or own
 
@@ -82,9 +83,9 @@ def _is_here(number: str) -> bool:
 
 
 def _own_address(host: str) -> str:
-    """Returns the address of this host that another one sees.
+    """Returns the address of this host as another host sees it.
 
-    A host that only the start command knows may know this one by its name.
+    If only the start command can resolve the other host, this host's name is returned.
     """
     try:
         return own_address_towards(host, _SSH_PORT)

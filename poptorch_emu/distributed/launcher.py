@@ -1,4 +1,4 @@
-"""Starts processes, passes their output on, and ends them all when one fails."""
+"""Starts processes, forwards their output, and ends all of them when one fails."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from poptorch_emu.distributed.message_store import MessageStore
 from poptorch_emu.distributed.rendezvous import ADDRESS, AGENT_STORE, PORT
 from poptorch_emu.errors import make_error
 
-# Processes whose peer has failed get so long to say so, and then so long to end.
+# Time for processes to report that a peer has failed, and then to terminate.
 _GRACE_SECONDS, _TERMINATION_SECONDS = 5.0, 3.0
 _PERIOD_SECONDS = 0.05
-_PR_SET_PDEATHSIG = 1  # Linux: which signal a process gets when its parent dies.
-# Runs what comes by standard input: others see the words of a command, and not what it reads.
+_PR_SET_PDEATHSIG = 1  # Linux: sets the signal that a process gets when its parent dies.
+# A shell that runs its standard input, because other users can see the arguments of a command.
 _SHELL = (
     "sh",
     "-c",
@@ -51,19 +51,19 @@ class Launcher:
         is_numa_aware: bool = False,
         is_verbose: bool = False,
     ) -> None:
-        """Takes what is to be started; nothing is, yet.
+        """Stores the arguments and makes the store. `run` starts the processes.
 
         Args:
-            command: the program and its arguments.
-            instances: who runs it.
-            environment: what all are told besides.
-            start_command: what starts a command on the host `{host}`.
-            only_output_from: the instance that is shown; `None` for all.
-            is_numa_aware: whether each gets the cores of one NUMA node.
-            is_verbose: whether to say what is started.
+            command: program and its arguments.
+            instances: processes that run it.
+            environment: further environment variables of all processes.
+            start_command: command that starts another command on the host `{host}`.
+            only_output_from: number of the instance whose output is shown; `None` shows all.
+            is_numa_aware: whether each process is bound to the cores of one NUMA node.
+            is_verbose: whether to print the commands.
 
         Raises:
-            Error: a host is not known, or it is not known where to listen.
+            Error: a host is unknown, or no interface leads to the other hosts.
         """
         self._command = list(command)
         self._instances = instances
@@ -77,7 +77,7 @@ class Launcher:
         self._check_hosts()
         others = [i.host.rpartition("@")[2] for i in self._instances if not i.is_here]
         self._tcp_store, address = make_store(others)
-        # Whoever does not know it may write to the store, and none of it is believed.
+        # Messages that are not signed with this secret are ignored.
         secret = secrets.token_hex(32)
         self._store = MessageStore(self._tcp_store, secret)
         self._environment = {
@@ -89,7 +89,7 @@ class Launcher:
         }
 
     def run(self) -> int:
-        """Runs all to their end; returns 0, or the status of the first that failed."""
+        """Runs all processes to their end; returns 0, or the status of the first failure."""
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             for instance in self._instances:
@@ -122,7 +122,7 @@ class Launcher:
 
         def prepare() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != launcher:  # It died meanwhile.
+            if os.getppid() != launcher:  # The launcher died meanwhile.
                 os._exit(1)
             if cores:
                 os.sched_setaffinity(0, cores)
@@ -141,16 +141,16 @@ class Launcher:
             raise make_error(f"'{command[0]}' cannot be started: {error}.") from None
         self._processes.append(process)
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError), process.stdin:  # It may have ended.
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # It may have ended already.
                 process.stdin.write(script)
         reader = threading.Thread(target=self._pass_on, args=(instance, process), daemon=True)
         reader.start()
         self._readers.append(reader)
 
     def _shell(self, instance: Instance) -> list[str]:
-        """Returns what starts a shell on another host, which reads what it does."""
+        """Returns the command that starts a shell on another host, which runs its input."""
         start = [word.replace("{host}", instance.host) for word in self._start_command]
-        # A shell at the other end of ssh takes the words apart again.
+        # The shell at the other end of ssh splits the command again.
         return [*start, shlex.join(_SHELL)] if _is_ssh(start) else [*start, *_SHELL]
 
     def _pass_on(self, instance: Instance, process: subprocess.Popen[bytes]) -> None:
@@ -165,7 +165,10 @@ class Launcher:
             sys.stdout.flush()
 
     def _wait(self) -> int | None:
-        """Returns the first that fails, and lets the others know; `None` when all have ended."""
+        """Waits for the processes; returns the first failing one, `None` if all succeeded.
+
+        The other processes are told of a failure.
+        """
         while True:
             statuses = [process.poll() for process in self._processes]
             bad = [index for index, status in enumerate(statuses) if status]
@@ -197,7 +200,7 @@ class Launcher:
             time.sleep(_PERIOD_SECONDS)
 
     def _end_all(self) -> None:
-        """Ends what still runs, with all that it has started."""
+        """Ends the processes that still run, and all processes that they have started."""
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             running = [p for p in self._processes if p.poll() is None]
             for process in running:
@@ -208,14 +211,14 @@ class Launcher:
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        for process in self._processes:  # What an instance has started and left behind.
+        for process in self._processes:  # Children that outlived it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _report(self, failed: int) -> int:
-        """Says which process failed first, and returns the status to end with."""
+        """Prints which process failed first, and returns the launcher's exit status."""
         failure = None
-        with contextlib.suppress(RuntimeError, ValueError):  # Somebody may have ended the store.
+        with contextlib.suppress(RuntimeError, ValueError):  # The store may be gone.
             failure = find(self._store)
         if failure is not None and 0 <= failure.process < len(self._processes):
             cause, text = failure.process, str(failure)
@@ -238,11 +241,11 @@ class Launcher:
 
 
 def shell_script(command: Sequence[str], variables: Mapping[str, str]) -> bytes:
-    """Returns what a shell of another host runs: the program, in the same folder.
+    """Returns the script that runs the program in the same folder on another host.
 
     Args:
-        command: the program and its arguments.
-        variables: that the program gets.
+        command: program and its arguments.
+        variables: environment variables of the program.
     """
     kept = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
     settings = {**kept, **variables}.items()
@@ -263,9 +266,9 @@ def _interrupt(*_: object) -> None:
 
 
 def numa_cores(local_index: int) -> set[int]:
-    """Returns the cores of the NUMA node that the instance of this number gets, in turn.
+    """Returns the cores of the NUMA node for the instance `local_index`, in turn.
 
-    Empty where the machine does not say.
+    Empty if the machine has no information about its nodes.
     """
     allowed = os.sched_getaffinity(0)
     nodes = []

@@ -1,7 +1,7 @@
 """Messages of this package in the store of torch.distributed, signed with the launch's secret.
 
-The store is open to everybody who reaches its port: they read, write and delete what they like. A
-message that has no signature, or that of another key, is as if it were not there.
+Everybody who reaches the store's port can read, write and delete entries. So a message without a
+valid signature of this launch for its key counts as missing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from poptorch_emu.untrusted.texts import printable
 
 
 class MessageStore:
-    """A connection to a store, for one thread; keys and messages are text."""
+    """A connection of one thread to a store with text messages."""
 
     def __init__(self, store: Store, secret: str | None = None) -> None:
-        """Connects anew to a store of torch.distributed, with names of our own.
+        """Makes a new connection to a store of torch.distributed, with a prefix for our keys.
 
-        The launcher's own connection has the same names: those of torch.distributed are left out.
+        Prefixes of torch.distributed are removed, so that the launcher's own connection has the
+        same keys.
 
         Args:
-            store: of torch.distributed.
-            secret: of the launch; by default that of the environment.
+            store: store of torch.distributed.
+            secret: secret of the launch; by default that of the environment.
 
         Raises:
-            Error: the secret, or the number of the attempt, is not what a launcher sets.
+            Error: the environment has an invalid secret or attempt number.
         """
         while isinstance(store, PrefixStore):
             store = store.underlying_store
@@ -41,7 +42,7 @@ class MessageStore:
         self._refused: set[str] = set()
 
     def for_another_thread(self) -> MessageStore:
-        """Returns a connection of its own to the same store."""
+        """Returns a new connection to the same store."""
         other = copy.copy(self)
         other._store = self._connected(self._store.underlying_store)
         return other
@@ -50,7 +51,7 @@ class MessageStore:
         return PrefixStore(self._prefix, store.clone())  # type: ignore[attr-defined]
 
     def write(self, key: str, message: str) -> None:
-        """Puts a message there for others to read.
+        """Writes a message for others to read.
 
         Raises:
             RuntimeError: the store is gone.
@@ -58,7 +59,7 @@ class MessageStore:
         self._store.set(key, self._signed(key, message))
 
     def write_first(self, key: str, message: str) -> str:
-        """Puts a message there, unless there is one; returns the one that is there then.
+        """Writes a message unless the key has one; returns the message of the key.
 
         Raises:
             RuntimeError: the store is gone.
@@ -71,7 +72,7 @@ class MessageStore:
         return kept
 
     def read(self, key: str) -> str | None:
-        """Returns a message, `None` if there is none that somebody of this launch has written.
+        """Returns the message of a key; `None` if no process of this launch has written one.
 
         Raises:
             RuntimeError: the store is gone.

@@ -1,4 +1,4 @@
-"""How processes find each other: torch.distributed's group, and the network that leads there."""
+"""Rendezvous of processes: torch.distributed's default group, and the network interface for it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.torch_versions import TCPStore
 
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
-# By which torch.distributed learns that the launcher holds the store.
+# Variable that tells torch.distributed that the launcher holds the store.
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 TIMEOUT = "POPTORCH_EMU_TIMEOUT"
 _DEFAULT_TIMEOUT_SECONDS = 300.0
-_MOST_SECONDS = 1e9  # As nanoseconds it is a number of 64 bits.
-# So much longer than its own timeout torch.distributed may take.
+_MOST_SECONDS = 1e9  # In nanoseconds this still fits into 64 bits.
+# Time that torch.distributed may need beyond its own timeout.
 _ANSWER_SECONDS = 2.0
 
 
 def timeout_seconds() -> float:
-    """Returns how long a silent process is waited for.
+    """Returns the time limit for a process that does not answer.
 
     Raises:
-        Error: the variable is no positive number.
+        Error: the environment variable is not a positive number.
     """
     text = os.environ.get(TIMEOUT, str(_DEFAULT_TIMEOUT_SECONDS))
     with contextlib.suppress(ValueError):
@@ -50,11 +50,11 @@ def timeout_seconds() -> float:
 
 
 def join_default_group(process: int, num_processes: int) -> bool:
-    """Makes torch.distributed's default group, unless there is one already; returns whether it did.
+    """Makes torch.distributed's default group unless it exists; returns whether it was made.
 
     Raises:
-        Error: the group has another size or number for this process; the master's name is not
-            known, or it does not answer; no interface leads there.
+        Error: the existing group has another size or another number for this process; the master
+            cannot be resolved or does not answer; or no interface leads there.
     """
     check_index(process, num_processes)
     if not dist.is_available():
@@ -95,11 +95,14 @@ def _make_group(process: int, num_processes: int) -> None:
 
 
 def _join_group(process: int, num_processes: int, seconds: float) -> None:
-    """Joins in a thread: where something else listens and is mute, torch.distributed never ends.
+    """Joins the group in a thread with a time limit.
+
+    Without the thread, torch.distributed would never return if another program listens at the port
+    and does not answer.
 
     Raises:
-        RuntimeError, ValueError: what torch.distributed says.
-        OSError: the port is taken, or, as TimeoutError, torch.distributed says nothing.
+        RuntimeError, ValueError: torch.distributed failed.
+        OSError: the port is taken, or the time limit has passed (TimeoutError).
     """
     errors: list[BaseException] = []
     has_ended = threading.Event()
@@ -125,9 +128,9 @@ def _join_group(process: int, num_processes: int, seconds: float) -> None:
 
 
 def _local_store(process: int, num_processes: int, seconds: float) -> TCPStore | None:
-    """Returns the store of processes that are all on this host and have no launcher, else `None`.
+    """Returns a store on the loopback interface, or `None` with a launcher or several hosts.
 
-    The one that torch.distributed makes by itself listens on all interfaces.
+    The store that torch.distributed makes by itself listens on all interfaces.
     """
     address, port = _master()
     if os.environ.get(AGENT_STORE) == str(True) or not is_this_host(address):

@@ -1,1 +1,1 @@
-"""Optimisers on three floors: formulas, these recorded as graphs, and the parts of an update."""
+"""Optimisers: their formulas, the formulas recorded as graphs, and the parts of an update."""

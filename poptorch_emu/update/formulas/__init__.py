@@ -1,1 +1,1 @@
-"""What optimisers compute, as plain functions of tensors and numbers."""
+"""The formulas of optimisers, as plain functions of tensors and numbers."""

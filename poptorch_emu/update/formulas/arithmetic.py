@@ -1,9 +1,9 @@
 """Elementwise steps with a factor that is a number or a 0-d tensor, with the same bits for both.
 
-PyTorch's fused forms take numbers only. For a 0-d tensor there is a form of the same rounding, so
-that results do not depend on which hyper-parameters are constant. A 0-d factor is brought to
-float32 first: beside a 0-d weight it would otherwise count as an operand, not as a scalar, and
-widen the result to float64.
+PyTorch's fused forms only accept numbers. A 0-d tensor uses a form with the same rounding, so that
+results do not depend on which hyper-parameters are constant. A 0-d factor is first cast to float32.
+Otherwise, beside a 0-d weight, it would count as an operand, not as a scalar, and would widen the
+result to float64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Value = float | Tensor
 
 
 def single(value: Value) -> Value:
-    """Returns a number as it is and a tensor in float32."""
+    """Returns a number unchanged, and a tensor in float32."""
     return value.float() if isinstance(value, Tensor) else value
 
 
@@ -25,7 +25,7 @@ def scaled(tensor: Tensor, factor: Value) -> Tensor:
 
 
 def add_scaled(tensor: Tensor, other: Tensor, factor: Value) -> Tensor:
-    """Returns `tensor + factor * other`, rounded once where the CPU can."""
+    """Returns `tensor + factor * other`, rounded once if the CPU has fused multiply-add."""
     if isinstance(factor, Tensor):
         return torch.addcmul(tensor, other, factor.float())
     return torch.add(tensor, other, alpha=factor)
@@ -51,5 +51,5 @@ def moved_towards(average: Tensor, value: Tensor, fraction: Value) -> Tensor:
 
 
 def is_zero(value: Value) -> bool:
-    """Returns whether `value` is the number 0; a tensor may be anything."""
+    """Returns whether `value` is the number 0; False for a tensor, whose value is not known."""
     return not isinstance(value, Tensor) and value == 0

@@ -1,6 +1,7 @@
 """The rule by which an automatic loss scale follows the size of the gradients.
 
-PopTorch documents the doubling and halving and the names of the settings; the rest is our own.
+PopTorch documents that the scale is doubled and halved, and the names of the settings. The rest of
+the rule is ours.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FACTOR = "lossScaleUpdateFactor"
 STATISTICS = "lossScaleStatistics"
 TOTAL = "finalLossScale"
 
-# What the host keeps with the optimiser's states, but no `state_dict` shows.
+# Variables that the host keeps with the optimiser's states, but hides from `state_dict`.
 KEPT_VARIABLES = frozenset({FACTOR, STATISTICS})
 
 _FLOAT16 = torch.finfo(torch.float16)
@@ -23,12 +24,12 @@ _FLOAT16 = torch.finfo(torch.float16)
 
 @dataclass(frozen=True)
 class LossScaleRule:
-    """When the scale changes; the defaults are our own.
+    """The rule by which the scale changes. The defaults are ours.
 
     Attributes:
-        bin_edge: from which part of the largest float16 number on a gradient's element is large.
-        max_share: the scale is halved where a larger part of all elements is large.
-        period: how many windows pass between two changes.
+        bin_edge: least magnitude of a large element, as a fraction of the largest float16 number.
+        max_share: largest share of large elements with which the scale is not halved.
+        period: number of windows between two changes.
     """
 
     bin_edge: float = 0.125
@@ -37,7 +38,7 @@ class LossScaleRule:
 
     @property
     def edge(self) -> float:
-        """The magnitude from which on an element is large."""
+        """Least magnitude of a large element."""
         return self.bin_edge * _FLOAT16.max
 
 
@@ -45,8 +46,8 @@ def count_large(gradients: list[Tensor], edge: float) -> Tensor:
     """Returns how many elements have at least the magnitude `edge`, and how many are not finite.
 
     Args:
-        gradients: of any shapes and floating-point types.
-        edge: what is not finite counts as large, too.
+        gradients: gradients of any shapes and floating-point types.
+        edge: least magnitude of a large element. Elements that are not finite count as large.
 
     Returns:
         Both numbers, float32, of shape (2,).
@@ -63,15 +64,16 @@ def next_factor(
     shares: Tensor,
     loss_scaling: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the factor after a window, and the statistics that go with it.
+    """Returns the factor and the statistics after a window.
 
     Args:
-        rule: when the factor changes.
-        factor: of this window, 0-d.
-        statistics: how many windows have passed since the last change, and the sum of their
-            shares of large elements; of shape (2,).
-        shares: which parts of all elements are large, and not finite; of shape (2,).
-        loss_scaling: what the factor multiplies; the product stays within float16's normal range.
+        rule: rule by which the factor changes.
+        factor: factor of this window, 0-d.
+        statistics: number of windows since the last change, and the sum of their shares of large
+            elements; shape (2,).
+        shares: shares of the elements that are large, and that are not finite; shape (2,).
+        loss_scaling: number that the factor multiplies. The product stays within float16's normal
+            range.
     """
     counted = statistics + torch.stack([torch.ones_like(factor), shares[0]])
     has_overflowed = shares[1] > 0

@@ -1,14 +1,14 @@
-"""The update rules, each one function of plain PyTorch.
+"""The update rules, each as one function of plain PyTorch.
 
-A rule takes a weight `w`, its gradient `g` (reduced, without loss scaling), its state and the
-hyper-parameters, all float32, and returns the new weight and state. Nothing is changed in place, no
-shape is looked at and no value decides which operation comes next, so that what is recorded once
-serves every parameter. A constant hyper-parameter is a float; one that may change is a 0-d float64
-tensor, and so are the scalars computed from it.
+The arguments of a rule are a weight `w`, its gradient `g` (reduced, without loss scaling), its
+state and the hyper-parameters, all float32. It returns the new weight and state. A rule changes
+nothing in place, reads no shape, and has no control flow on values, so that one recording serves
+every parameter. A constant hyper-parameter is a float. A hyper-parameter that may change is a 0-d
+float64 tensor, and so are the scalars computed from it.
 
-Where torch.optim has the same rule, operations and their order are those of its single-tensor code,
-which makes the results equal bit for bit: SGD, Adam and AdamW, RMSprop. SGD differs by intent where
-PopART does: the velocity starts at zero, and without momentum the dampening still counts.
+SGD, Adam, AdamW and RMSprop have the operations of torch.optim's single-tensor code in the same
+order, so that the results are equal bit for bit. SGD deliberately differs as PopART does: the
+velocity starts at zero, and the dampening applies even without momentum.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Rule = Callable[[OptimizerConfig, Tensor, Tensor, State, Hypers], tuple[Tensor,
 
 @dataclass(frozen=True)
 class StateSpec:
-    """One state tensor of a rule, by PopART's prefix; of the weight's shape unless scalar."""
+    """One state tensor of a rule with PopART's prefix. Its shape is the weight's, unless scalar."""
 
     name: str
     is_scalar: bool
@@ -51,15 +51,15 @@ class StateSpec:
 
 
 def is_elementwise(kind: OptimizerKind) -> bool:
-    """Returns whether the rule may run on one flat tensor that holds many parameters."""
+    """Returns whether the rule may run on one flat tensor with many parameters in it."""
     return not kind.is_lamb
 
 
 def ignores_zero_gradients(config: OptimizerConfig, group_index: int) -> bool:
-    """Returns whether the bits of a weight stay where its gradient is 0: SGD without a velocity.
+    """Returns whether an update keeps the bits of each element whose gradient is 0.
 
-    A factor that is found while the program runs (of clipped gradients, of an automatic loss scale)
-    may be infinite or NaN, and 0 times that is not 0.
+    This holds for SGD without a velocity. It does not hold with clipping or an automatic loss
+    scale, because their factors are computed at run time and may be infinite or NaN.
     """
     group = config.groups[group_index]
     return (
@@ -104,15 +104,16 @@ def update(
 ) -> tuple[Tensor, State]:
     """Returns the weight and the state after one step.
 
-    Computes in float32 and rounds once, when weight and state are stored in their own types.
+    The rule computes in float32 and rounds once, when weight and state are stored in their types.
 
     Args:
-        config: which rule.
-        group_index: which group of `config` the weight belongs to.
-        weight: of any shape.
-        gradient: of the same shape, reduced over micro-batches and replicas, without loss scaling.
-        state: by the names of `state_names`.
-        hyper: by the names of the group: floats, or 0-d float64 tensors for those that may change.
+        config: optimiser with the rule.
+        group_index: index of the weight's group in `config`.
+        weight: weight of any shape.
+        gradient: gradient of the same shape, reduced over micro-batches and replicas, without loss
+            scaling.
+        state: state tensors by the names of `state_names`.
+        hyper: hyper-parameters by name: floats, or 0-d float64 tensors for those that may change.
     """
     rule = _rule(config.kind)
     new_weight, new_state = rule(config, weight.float(), gradient.float(), _wide(state), hyper)
@@ -127,7 +128,7 @@ def lamb_direction(
     state: State,
     hyper: Hypers,
 ) -> tuple[Tensor, Tensor, State]:
-    """Does the first half of LAMB's step for a part of a weight; arguments are those of `update`.
+    """Computes the first half of LAMB's step for a shard; arguments are those of `update`.
 
     Returns:
         The direction, the sums of the squares of weight and direction (shape [2], float32), and
@@ -140,13 +141,13 @@ def lamb_direction(
 
 
 def lamb_step(weight: Tensor, direction: Tensor, squares: Tensor, hyper: Hypers) -> Tensor:
-    """Does the second half: returns a part of the weight after the step.
+    """Computes the second half of LAMB's step: returns the new shard of the weight.
 
     Args:
-        weight: the part.
-        direction: what `lamb_direction` returned for it.
-        squares: the sums over all parts of the weight.
-        hyper: with "lr" and "max_weight_norm".
+        weight: shard of the weight.
+        direction: direction that `lamb_direction` returned for the shard.
+        squares: sums of the squares over all shards of the weight.
+        hyper: hyper-parameters, with "lr" and "max_weight_norm".
     """
     norms = squares[0].sqrt(), squares[1].sqrt()
     return _lamb_step(weight.float(), direction, norms, hyper).to(weight.dtype)
@@ -165,7 +166,7 @@ def _wide(state: State) -> State:
 
 
 def _stored(config: OptimizerConfig, group_index: int, state: State) -> State:
-    """Rounds each state to the type it is kept in."""
+    """Returns each state rounded to the type in which it is stored."""
     specs = state_names(config, config.groups[group_index])
     return {spec.name: state[spec.name].to(spec.dtype) for spec in specs}
 
@@ -185,7 +186,7 @@ def _sgd(
 
 
 def _sgd_direction(g: Tensor, velocity: Tensor, hyper: Hypers) -> Tensor:
-    """Returns the velocity, or what Nesterov takes instead of it."""
+    """Returns the velocity, or Nesterov's look-ahead of it."""
     nesterov = hyper["nesterov"]
     if is_zero(nesterov):
         return velocity
@@ -269,7 +270,7 @@ def _moments(g: Tensor, state: State, hyper: Hypers) -> State:
 
 
 def _bias(step: Tensor, beta: Value) -> Tensor:
-    """Returns `beta**step - 1`: minus what a mean that started at 0 has seen so far."""
+    """Returns `beta**step - 1`, minus the correction of a running mean that started at 0."""
     return torch.pow(beta, step.double()) - 1
 
 
@@ -281,7 +282,7 @@ def _corrected_root(moments: State, hyper: Hypers, *, adds_eps_first: bool = Fal
 
 
 def _trust_ratio(weight_norm: Tensor, norm: Tensor, max_weight_norm: Value) -> Value:
-    """Returns the norm of the weight, bounded, over that of the direction; 1 where either is 0."""
+    """Returns the bounded norm of the weight over the norm of the direction; 1 if either is 0."""
     if is_zero(max_weight_norm):
         return 1.0
     bounded = weight_norm.clamp(max=single(max_weight_norm))

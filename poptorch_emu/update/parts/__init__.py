@@ -1,1 +1,1 @@
-"""The parts of an update: what each IPU runs at the end of a window, and what replicas exchange."""
+"""The parts of an update: the segments that each IPU runs at the end of a window."""

@@ -1,4 +1,4 @@
-"""The moving averages of weights, computed once a window before the weights change."""
+"""The parts that compute moving averages of weights, once a window before the weights change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poptorch_emu.update.recorded import record_average
 def average_parts(
     ipu: int, averages: Sequence[Average], variables: Mapping[str, VariableInfo]
 ) -> list[Part]:
-    """Returns what an IPU runs for its averages: a part for all that the same replicas change."""
+    """Returns the parts of an IPU's averages, one for all averages of the same replicas."""
     parts: dict[tuple[int, ...], Part] = {}
     templates: dict[object, Graph] = {}
     for average in averages:

@@ -1,8 +1,8 @@
-"""The parts of an update by which the global norm of all gradients is limited.
+"""The parts of an update that limit the global norm of all gradients.
 
-Each IPU takes the norm of the gradients of each of its stages and sends it to all that update.
-Those compute the factor each for itself, from the same numbers in the order of the stages, and so
-with the same bits, wherever the stages are.
+Each IPU computes the norm of the gradients of each of its stages and sends it to all parts that
+update. Each of those computes the factor itself, from the same norms in the order of the stages. So
+the bits of the factor do not depend on the IPUs of the stages.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from poptorch_emu.update.recorded import CLIP, NORM, record_clip, record_norm
 
 
 class ClipParts:
-    """Norms on all IPUs that have gradients, and the factor wherever weights are updated."""
+    """Norms on all IPUs that have gradients, and the factor on all IPUs that update weights."""
 
     def __init__(self, optimizer: OptimizerConfig, gradient_scale: float) -> None:
-        """Takes the limit, and by what accumulated gradients are multiplied first."""
+        """Stores the optimiser, and the factor by which accumulated gradients are multiplied."""
         self._optimizer = optimizer
         self._scale = gradient_scale
         self._norms: dict[int, tuple[Part, int]] = {}
 
     def norms(self, gradients: Sequence[Gradient]) -> list[Part]:
-        """Returns the parts that take the norms of one IPU's gradients, one for each stage."""
+        """Returns the parts that compute the norms of one IPU's gradients, one for each stage."""
         stages = sorted({gradient.stage for gradient in gradients})
         for stage in stages:
             part = Part(Segment(f"norm {stage}"))
@@ -35,11 +35,11 @@ class ClipParts:
         return [self._norms[stage][0] for stage in stages]
 
     def add_factor(self, part: Part, arrived: Mapping[str, Register]) -> dict[str, Register]:
-        """Plans that the norms arrive at a part, in order of the stages, and become one factor.
+        """Adds to a part the links that bring the norms, and the computation of the factor.
 
         Args:
-            part: that updates.
-            arrived: registers of it that links fill, by name.
+            part: part that updates weights.
+            arrived: registers of the part that links fill, by name.
 
         Returns:
             The register of the factor, by name.

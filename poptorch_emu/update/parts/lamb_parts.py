@@ -1,7 +1,8 @@
-"""LAMB for weights that are cut over the replicas.
+"""LAMB for weights that are sharded over the replicas.
 
-A step needs the norms of the whole weight and of its direction. So each replica computes its part
-of the direction and the squares of its parts; all replicas add those up; each does its step.
+A step needs the norms of the whole weight and of its direction. So each replica computes its shard
+of the direction and the squares of both shards, all replicas add up the squares, and each replica
+updates its shard.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from poptorch_emu.update.recorded import (
     record_lamb_step,
 )
 
-# Weights of a model have few types and groups: each half is recorded once for all that share them.
+# The weights of a model have few types and groups, so each half is recorded once for each pair.
 _known_direction = lru_cache(maxsize=64)(record_lamb_direction)
 _known_step = lru_cache(maxsize=64)(record_lamb_step)
 
@@ -35,12 +36,12 @@ def add_lamb(
     """Adds both halves of LAMB to two parts; returns the accumulators of the squares.
 
     Args:
-        optimizer: whose rule it is.
-        gradient_scale: by what accumulated gradients are multiplied first.
-        gradients: of the weights.
+        optimizer: optimiser with LAMB's rule.
+        gradient_scale: factor by which accumulated gradients are multiplied first.
+        gradients: gradients of the weights.
         arrived: registers of `directions` that links fill, by name.
-        directions: gets the first half.
-        steps: gets the second half, and by a link the directions.
+        directions: part that receives the first half.
+        steps: part that receives the second half, and a link with the directions.
     """
     squares = {gradient.name: f"squares of {gradient.name}" for gradient in gradients}
     made = {}

@@ -1,7 +1,7 @@
-"""The parts of an update by which an automatic loss scale follows the gradients.
+"""The parts of an update that adapt an automatic loss scale to the gradients.
 
-Each IPU counts its large gradients; the one that starts back-propagation gathers the counts,
-changes the factor, and tells everyone the scale that this window's gradients have.
+Each IPU counts its large gradients. The IPU that starts back-propagation gathers the counts,
+changes the factor, and sends the scale of this window's gradients to all IPUs.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class LossScaleParts:
     """Counts on all IPUs and the change of the scale on one of them.
 
     Attributes:
-        sums: accumulators of counts, where groups of replicas have gradients of their own.
+        sums: accumulators of counts, if groups of replicas have different gradients.
     """
 
     def __init__(
         self, rule: LossScaleRule, accum_type: torch.dtype, scale: float, num_replicas: int
     ) -> None:
-        """Takes what decides which gradients are large.
+        """Stores the values that decide which gradients are large.
 
         Args:
-            rule: of the scale.
+            rule: rule by which the scale changes.
             accum_type: type of the accumulated gradients.
-            scale: turns an accumulated gradient into the mean of those that it is made of.
-            num_replicas: how many replicas count; one where all have the same gradients.
+            scale: factor from an accumulated gradient to the mean of its summands.
+            num_replicas: number of replicas that count; 1 if all have the same gradients.
         """
         self.sums: list[str] = []
         self._rule = rule
@@ -77,5 +77,5 @@ class LossScaleParts:
         return self._change
 
     def send(self, part: Part) -> dict[str, Register]:
-        """Plans that a part gets the scale of this window; returns its registers by name."""
+        """Plans the link that sends a part this window's scale; returns its registers by name."""
         return part.receive(self._change, self._scales)

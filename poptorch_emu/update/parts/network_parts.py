@@ -1,4 +1,4 @@
-"""What processes exchange during an update: the network's list, and who waits for it."""
+"""Exchanges between processes during an update, and the parts that wait for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from poptorch_emu.update.parts.update_parts import Part
 
 
 class NetworkParts:
-    """The parts that several processes go through in one order, linked to what waits for them."""
+    """The exchanges, which all processes run in one order, and links to the parts that wait."""
 
     def __init__(self, everyone: tuple[int, ...]) -> None:
-        """Takes the replicas of this process."""
+        """Stores the replicas of this process."""
         self._everyone = everyone
         self._gradients: list[Part] = []
         self._squares: list[Part] = []
@@ -20,19 +20,19 @@ class NetworkParts:
 
     @property
     def parts(self) -> list[Part]:
-        """The network's list: no part waits for one that comes later."""
+        """The network's list. No part waits for a later one."""
         return [*self._gradients, *self._squares, *self._gathers]
 
     def add_gradients(
         self, ipu: int, whole: Sequence[str], cut: Sequence[str], sharded: Sequence[str]
     ) -> list[Part]:
-        """Plans that gradients are added up; returns what waits for that on an IPU.
+        """Plans the sums of gradients; returns the parts on an IPU that wait for them.
 
         Args:
-            ipu: where they are accumulated.
-            whole: weights whose gradients all processes need whole.
-            cut: weights whose gradients each process needs its parts of.
-            sharded: weights whose accumulators have parts in all processes, and are put together.
+            ipu: index of the IPU that accumulates them.
+            whole: weights whose whole gradients all processes need.
+            cut: weights of whose gradients each process needs only its shards.
+            sharded: weights whose accumulators are sharded over the processes and are gathered.
         """
         if not (whole or cut or sharded):
             return []
@@ -46,17 +46,17 @@ class NetworkParts:
         return [self._waiting_for(exchange, f"reduce {ipu}")]
 
     def add_squares(self, ipu: int, sums: Sequence[str]) -> list[Part]:
-        """Plans that sums which the replicas just made are added up; returns both sides of it."""
+        """Plans the exchange of sums of the replicas; returns the parts before and after it."""
         exchange = Part(Segment(f"exchange squares {ipu}"), exchanges=tuple(sums))
         self._squares.append(exchange)
         ended = self._ending_before(exchange, f"squares {ipu}")
         return [ended, self._waiting_for(exchange, f"reduce squares {ipu}")]
 
     def add_gather(self, ipu: int, variables: Sequence[str]) -> list[Part]:
-        """Plans that all processes get the parts of each; returns what says that these are there.
+        """Plans the gather of shards over all processes; returns the parts that wait for it.
 
         Args:
-            ipu: that updates the parts.
+            ipu: index of the IPU that updates the shards.
             variables: weights and states.
         """
         if not variables:
@@ -71,7 +71,7 @@ class NetworkParts:
         return waiting
 
     def _ending_before(self, exchange: Part, name: str) -> Part:
-        """Returns what one replica runs when all are through with what comes before."""
+        """Returns a part that one replica runs after all replicas finished the parts before."""
         ended = Part(Segment(name))
         exchange.receive(ended, {})
         return ended

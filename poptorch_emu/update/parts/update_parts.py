@@ -1,4 +1,4 @@
-"""The parts that the update of an IPU is made of, as values."""
+"""The parts of the update of an IPU, as values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from poptorch_emu.update.recorded import WEIGHT
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a weight, where it is accumulated.
+    """The accumulated gradient of a weight.
 
     Attributes:
-        name: of the weight.
-        ipu: that accumulates, and therefore updates.
-        group: index of the optimiser's group.
-        number: of the weight among all parameters.
-        is_by_rows: whether single rows are added to the sum.
-        stage: that computes it.
+        name: name of the weight.
+        ipu: index of the IPU that accumulates the gradient and updates the weight.
+        group: index of the weight's group in the optimiser.
+        number: number of the weight among all parameters.
+        is_by_rows: whether gradients are added row by row.
+        stage: stage that computes the gradient.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class PartLink:
-    """Values that one part sends to another, by the names of their segments."""
+    """A link from one part to another, which names both segments."""
 
     producer: str
     sources: tuple[int, ...]
@@ -49,19 +49,20 @@ class Part:
     """One segment of an update.
 
     Attributes:
-        runners: the replicas that run it: one for all, one for each group, or each.
-        reductions: weights whose gradients the runners add up over their group first.
+        runners: replicas that run the part: one for all, one for each group, or each replica.
+        reductions: weights whose gradients the runners first add up over their group.
         exchanges: sums that the network adds up over all processes.
-        scatters: sums of which it gives each process the parts of its replicas.
-        gathered_sums: sums that are cut, which it puts together.
-        gathers: variables whose parts it hands on to all processes.
-        stores: the variable that a register becomes.
-        sums: the accumulator that a register is added to.
+        scatters: sums that the network adds up, returning to each process the shards of its
+            replicas.
+        gathered_sums: sharded sums that the network gathers.
+        gathers: variables whose shards the network sends to all processes.
+        stores: variable that each register is stored in.
+        sums: accumulator that each register is added to.
         sent: registers that links carry, besides those above.
-        named: further registers that can be anchored, by the name for that.
-        links: what other parts send to this one.
-        is_sharded: whether tensors stand for the runner's part of them.
-        is_by_rows: whether weights and gradients stand for the rows that gradients were added to.
+        named: further registers that the user can anchor, by name.
+        links: links from other parts to this one.
+        is_sharded: whether the part runs on the runner's shard of each tensor.
+        is_by_rows: whether the part runs only on the rows that received a gradient.
     """
 
     code: Segment
@@ -80,9 +81,9 @@ class Part:
     is_by_rows: bool = False
 
     def receive(self, producer: Part, registers: Mapping[str, int]) -> dict[str, Register]:
-        """Plans that another part sends its registers; returns where they arrive, by name.
+        """Adds a link from another part; returns the registers that it fills, by name.
 
-        Without any, this part just waits for the other.
+        A link without registers only makes this part wait for the other.
         """
         arrived = {name: Register(self.code.new_register()) for name in registers}
         sources, targets = tuple(registers.values()), tuple(r.index for r in arrived.values())
@@ -91,16 +92,21 @@ class Part:
         return arrived
 
     def finish(self, anchored: Iterable[int] = ()) -> None:
-        """Notes where registers die, but for those that are read at the end."""
+        """Sets where registers die.
+
+        Args:
+            anchored: registers that are also read at the end.
+        """
         self.code.set_dying({*self.stores, *self.sums, *self.sent, *anchored})
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Names the sources and results of an update's template in the program.
+    """Binds the sources and results of an update's template to the program.
 
     Attributes:
-        gradient: of the weight that the template serves; `None` where it has the program's names.
+        gradient: gradient of the weight that the template serves; `None` if the template already
+            has the program's names.
         arrived: registers that links fill, by the name of the source.
         sums: accumulators besides that of the gradient, by their name in the template.
     """
@@ -110,7 +116,7 @@ class Binding:
     sums: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, source: Source) -> Source | Register:
-        """Returns what stands in the program for a source of the template."""
+        """Returns the program's source or register for a source of the template."""
         if source.kind is SourceKind.LINK:
             return self.arrived[source.name]
         if source.kind is SourceKind.SCALAR:
@@ -123,7 +129,7 @@ class Binding:
         return source
 
     def inline(self, template: Graph, part: Part) -> dict[str, int]:
-        """Adds the template to `part`; returns the registers of what links are to carry."""
+        """Adds the template to `part`; returns the registers that links carry, by name."""
         carried = {}
         for sink, register in part.code.inline(template, self).items():
             if sink.kind is SinkKind.VARIABLE:
@@ -142,5 +148,5 @@ class Binding:
 
 
 def state_variable(state: str, parameter: str) -> str:
-    """Returns the name of an optimiser's state, in the form in which PopART names it."""
+    """Returns the name of an optimiser's state in PopART's form."""
     return f"{state}___{parameter}"

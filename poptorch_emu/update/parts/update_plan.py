@@ -1,6 +1,6 @@
-"""What each IPU runs at the end of a window, as values: segments, their links and new states.
+"""The plan of an update: the segments of each IPU at the end of a window, their links, new states.
 
-Nothing here knows the engine; `engine/lower.py` hands it over.
+The plan does not depend on the engine; `engine/lower.py` lowers it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from poptorch_emu.update.parts.update_parts import (
 )
 from poptorch_emu.update.recorded import record_update
 
-# Most programs have the rules of a program before, and each has them twice: machine and engine.
+# Rules are cached, because programs share them, and each program needs them for the machine's plan
+# and for the engine.
 _known_rule = lru_cache(maxsize=64)(record_update)
 
 
 class _PartKey(NamedTuple):
-    """What the weights of one part of an update have in common."""
+    """The properties that all weights of one part of an update share."""
 
     runners: tuple[int, ...]
     is_sharded: bool = False
@@ -51,7 +52,7 @@ class _PartKey(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What the name of the part says of it."""
+        """Suffix of the part's name."""
         if self.is_sharded:
             return " in shards"
         if self.is_by_rows:
@@ -63,10 +64,10 @@ class UpdatePlan:
     """The parts of an update in the order in which each IPU runs them.
 
     Attributes:
-        states: what the optimiser keeps on the device; numbered by who adds them to the program.
-        sharded_accumulators: weights whose accumulator each replica holds a part of.
-        sums: names of further accumulators, float32, which replicas add up during the update.
-        averages: by IPU, the moving averages that it computes first.
+        states: states that the optimiser keeps on the device; the lowering numbers them.
+        sharded_accumulators: weights whose accumulator is sharded over the replicas.
+        sums: names of further float32 accumulators, which replicas add up during the update.
+        averages: moving averages that each IPU computes first.
     """
 
     def __init__(self, optimizer: OptimizerConfig, config: CompileConfig, num_ipus: int) -> None:
@@ -95,23 +96,23 @@ class UpdatePlan:
 
     @property
     def network(self) -> list[Part]:
-        """What several processes exchange, one list in a fixed order."""
+        """Exchanges between processes, in their fixed order."""
         return self._network.parts if self._network is not None else []
 
     @property
     def links(self) -> list[PartLink]:
-        """What parts send to each other."""
+        """All links between parts."""
         everything = [part for parts in (*self.parts, self.network) for part in parts]
         return [link for part in everything for link in part.links]
 
     @property
     def has_moments(self) -> bool:
-        """Whether the rule makes a step from means of gradients: all but SGD."""
+        """Whether the rule keeps moments of the gradients, as all rules but SGD do."""
         return not self._optimizer.kind.is_sgd
 
     @property
     def accumulator_type(self) -> torch.dtype:
-        """What gradients are accumulated in."""
+        """Type of the accumulated gradients."""
         return self._optimizer.accum_type
 
     def add_averages(
@@ -131,8 +132,8 @@ class UpdatePlan:
         """Plans the update of all weights, each on the IPU where its gradient ends.
 
         Args:
-            gradients: of the weights.
-            loss_ipu: where back-propagation starts.
+            gradients: gradients of the weights.
+            loss_ipu: index of the IPU where back-propagation starts.
         """
         self._shardings = {g.name: sharding_of(g.weight, self._config) for g in gradients}
         self.sharded_accumulators += [
@@ -161,10 +162,10 @@ class UpdatePlan:
                 part.finish()
 
     def _reductions(self, ipu: int, gradients: Sequence[Gradient]) -> list[Part]:
-        """Returns a ring all-reduce over the replicas, in which each does its part.
+        """Returns the parts of a ring all-reduce over the replicas.
 
-        Nothing is left to do for an accumulator that is cut, or that each replica has for itself.
-        With several processes the network does it, and the replicas wait for that.
+        An accumulator that is sharded, or that each replica has for itself, needs no reduction.
+        With several processes the network reduces, and the replicas wait for it.
         """
         if self._network is not None:
             return self._exchange(self._network, ipu, gradients)
@@ -179,9 +180,10 @@ class UpdatePlan:
     def _exchange(
         self, network: NetworkParts, ipu: int, gradients: Sequence[Gradient]
     ) -> list[Part]:
-        """Plans that the network adds up gradients; returns what waits for that on an IPU.
+        """Plans the network's sums of gradients; returns the parts on an IPU that wait for them.
 
-        Norms and counts are of whole gradients; else a process needs its parts of what is cut.
+        Norms and counts need whole gradients. Otherwise a process only needs its shards of sharded
+        gradients.
         """
         needs_whole = self._clip is not None or self._loss_scale is not None
         sharded = [g.name for g in gradients if g.name in self.sharded_accumulators]
@@ -191,20 +193,20 @@ class UpdatePlan:
         return network.add_gradients(ipu, whole, cut, sharded if needs_whole else ())
 
     def _cut_variables(self, parts: Sequence[Part]) -> list[str]:
-        """Returns the weights and states of which each replica assigns its part."""
+        """Returns the weights and states of which each replica assigns its shard."""
         scalars = {state.name for state in self.states if not state.shape}
         stored = [name for part in parts if part.is_sharded for name in part.stores.values()]
         return [name for name in stored if name not in scalars]
 
     def _arrivals(self, part: Part) -> dict[str, Register]:
-        """Plans what a part is sent before it updates; returns the registers by name."""
+        """Plans the links that a part waits for before it updates; returns registers by name."""
         arrived = self._loss_scale.send(part) if self._loss_scale is not None else {}
         if self._clip is not None:
             arrived |= self._clip.add_factor(part, arrived)
         return arrived
 
     def _updates(self, ipu: int, gradients: Sequence[Gradient]) -> list[Part]:
-        """Returns what updates the weights of an IPU: a part for all that have a key in common."""
+        """Returns the parts that update the weights of an IPU, one for each key."""
         parts: list[Part] = []
         by_key: dict[_PartKey, list[Gradient]] = {_PartKey((0,)): []}
         cut_for_lamb = []
@@ -232,7 +234,7 @@ class UpdatePlan:
         return parts
 
     def _lamb(self, ipu: int, gradients: Sequence[Gradient]) -> list[Part]:
-        """Returns the parts that update weights which are cut by LAMB."""
+        """Returns the parts that update sharded weights by LAMB."""
         directions, steps = (
             Part(Segment(f"{name} {ipu}"), self._everyone, is_sharded=True)
             for name in ("directions", "steps")
@@ -246,10 +248,10 @@ class UpdatePlan:
         return [directions, reduction, steps]
 
     def _is_by_rows(self, gradient: Gradient) -> bool:
-        """Returns whether the update of a weight leaves out the rows without gradient.
+        """Returns whether the update of a weight skips the rows without gradient.
 
-        All rows are needed where replicas add up their sums, where weight or sum comes from
-        streaming memory, and where the user looks at the whole.
+        All rows are needed if replicas add up their sums, if the weight or its sum is in streaming
+        memory, or if the user anchors the whole gradient.
         """
         config, num_elements = self._config, gradient.weight.num_elements
         return (
@@ -265,14 +267,14 @@ class UpdatePlan:
         arguments = self._optimizer, gradient.group, gradient.weight.dtype, self._scale
         if not self._config.rounds_stochastically:
             return _known_rule(*arguments)
-        # Rounding at random, each weight has numbers of its own.
+        # With stochastic rounding each weight has its own random numbers.
         first_id = stochastic_rounding.first_update_id(gradient.number)
         return stochastic_rounding.run(record_update(*arguments), first_id)
 
     def _add_states(self, gradient: Gradient) -> None:
-        """Plans the weight's states, with as many copies as the weight has.
+        """Plans the states of a weight, with as many copies as the weight has.
 
-        Each replica that updates a part counts the steps for itself.
+        Each replica that updates a shard keeps its own count of steps.
         """
         weight, sharding = gradient.weight, self._shardings[gradient.name]
         has_copies = sharding.is_active and len(self._everyone) > 1
@@ -299,16 +301,16 @@ def plan_update(
     parameters: tuple[str, ...],
     averages: tuple[Average, ...] = (),
 ) -> UpdatePlan:
-    """Returns what each IPU runs at the end of a window.
+    """Returns the plan of the update at the end of a window.
 
     Args:
-        cut: where gradients end.
-        placed: on which IPU.
-        variables: of the model, by name.
-        config: how gradients are reduced and weights are cut.
-        optimizer: whose rule it is.
-        parameters: the trainable ones, in the order that the optimiser knows.
-        averages: of weights, which are made before the weights change.
+        cut: segments, which compute the gradients.
+        placed: assignment of the segments to IPUs.
+        variables: variables of the model, by name.
+        config: configuration of reduction and sharding.
+        optimizer: optimiser with its rule.
+        parameters: trainable parameters, in the optimiser's order.
+        averages: moving averages of weights, which are computed before the weights change.
     """
     gradients = [
         Gradient(
@@ -338,15 +340,15 @@ def _loss_ipu(cut: SegmentedGraph, placed: Partition) -> int:
 
 
 def gradient_scale(config: CompileConfig) -> float:
-    """Returns the factor between the accumulated gradient and the one the optimiser is given.
+    """Returns the factor from the accumulated gradient to the optimiser's gradient.
 
-    Source: PopTorch's reduction of gradients; the sum over replicas is made by the engine.
+    Source: PopTorch's reduction of gradients. The engine computes the sum over replicas.
     """
     return 1.0 if config.reduction_type is ReductionType.Sum else mean_scale(config)
 
 
 def mean_scale(config: CompileConfig) -> float:
-    """Returns what turns the sum over all replicas into a mean over all micro-batches."""
+    """Returns the factor from the sum over all replicas to the mean over all micro-batches."""
     replicas = config.replication_factor * config.num_processes
     accumulated = 1 if config.is_running_mean else config.gradient_accumulation
     return 1.0 / (replicas * accumulated)
