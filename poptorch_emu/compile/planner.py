@@ -137,7 +137,7 @@ class Planner:
         config = self.inventory.config
         name = "accumulation" if config.is_training else "device_iterations"
         given = count = config.num_micro_batches
-        while count < least_micro_batches(case.inventory.placed.num_stages, config.is_training):
+        while count < least_micro_batches(case.inventory.placed.num_stages, config):
             count *= 2
         return settings if count == given else {**settings, name: count}
 
