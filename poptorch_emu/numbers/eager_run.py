@@ -37,7 +37,7 @@ from poptorch_emu.numbers.run import (
 )
 from poptorch_emu.torch_versions import TorchDispatchMode, pytree
 from poptorch_emu.trace import loss
-from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS
+from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, LOSS_OPERATORS
 from poptorch_emu.trace.module_state import named_modules
 from poptorch_emu.trace.origins import Origins
 
@@ -208,8 +208,8 @@ class _Losses(TorchFunctionMode):
     ) -> Any:
         """Runs `func` and marks its result if it is a loss."""
         result = func(*args, **(kwargs or {}))
-        if func in LOSS_FUNCTIONS:
-            loss.mark(result, func.__name__)
+        if func in LOSS_FUNCTIONS or func in LOSS_OPERATORS:
+            loss.mark(result if isinstance(result, torch.Tensor) else result[0], func.__name__)
         return result
 
 

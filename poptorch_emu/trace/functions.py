@@ -21,7 +21,12 @@ from poptorch_emu.torch_versions import (
 )
 from poptorch_emu.trace import higher_order, host_moves, library_operators
 from poptorch_emu.trace.autocast import Autocast
-from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
+from poptorch_emu.trace.loss_functions import (
+    LOSS_FUNCTIONS,
+    LOSS_OPERATORS,
+    call_loss,
+    call_loss_operator,
+)
 from poptorch_emu.trace.recorder import IPU
 from poptorch_emu.trace.static_forms import STATIC_FORMS
 
@@ -86,6 +91,8 @@ class FunctionMode(TorchFunctionMode):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
+        if func in LOSS_OPERATORS:
+            return call_loss_operator(func, args, kwargs)
         if library_operators.takes(func, args, kwargs):
             return library_operators.call(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):

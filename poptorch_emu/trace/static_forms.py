@@ -303,7 +303,15 @@ _COMPLEX_TRANSFORMS = (
     torch.fft.irfftn,
 )
 
+
+def _assert_tensor_metadata(a: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Leaves out the device, which an exported program has from the machine that exported it."""
+    kwargs.pop("device", None)
+    torch.ops.aten._assert_tensor_metadata.default(a, *args, **kwargs)
+
+
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._assert_tensor_metadata.default: _assert_tensor_metadata,
     **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
     torch.fused_moving_avg_obs_fake_quant: quantisation.fused_fake_quantisation,
     F.gaussian_nll_loss: _gaussian_nll_loss,
