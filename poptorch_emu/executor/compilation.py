@@ -42,6 +42,7 @@ from poptorch_emu.report.latency import Spans
 from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
+from poptorch_emu.trace.hidden_tensors import check_inputs
 from poptorch_emu.trace.leniency import tolerate
 from poptorch_emu.trace.module_state import check_values
 from poptorch_emu.troubleshooting import Topic
@@ -151,6 +152,7 @@ class Compilation:
         )
         parameters = dict(self._user_model.named_parameters())
         request = self._request(arguments, options, parameters)
+        kept = arguments.kept()  # Before forward, which may change what it is given.
         start_repeats(request.config.max_repeat_logs)
         with progress_bar(STEPS, request.config.shows_progress_bar) as on_step:
             with wrapping.settled(self._user_model):
@@ -160,7 +162,7 @@ class Compilation:
             warn_about_forced(options, executable)
             if request.optimizer is not None:
                 warn_of_defaults(request.optimizer, parameters, executable)
-            self.arguments = arguments
+            self.arguments = kept
             on_step(LOAD)
             try:
                 load()
@@ -263,6 +265,7 @@ class Compilation:
         """Returns what the compiler is asked, after checking it."""
         config = self._config(options)
         _check_updatable_buffers(config, self._user_model)
+        check_inputs(arguments.items())
         check_batches(arguments.tensors(), config)
         optimizer = None
         if self._optimizer_link is not None:

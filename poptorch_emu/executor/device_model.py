@@ -34,7 +34,8 @@ from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.runtime.arguments import Arguments, check_same, check_values
+from poptorch_emu.runtime.arguments import Arguments, check_values
+from poptorch_emu.runtime.same_arguments import check_same
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
 

@@ -25,7 +25,7 @@ from poptorch_emu.trace import (
     batch_counters,
     blocks,
     checkpoints,
-    hidden_outputs,
+    hidden_tensors,
     integer_state,
     leniency,
     loss,
@@ -192,7 +192,7 @@ class TraceState:
         self, outputs: Any
     ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
         """Returns the nodes of the outputs, and those outputs that never were on the device."""
-        hidden_outputs.check(outputs)
+        hidden_tensors.check_outputs(outputs)
         results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):
             node = self.recorder.node_of_output(value)

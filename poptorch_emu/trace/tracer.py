@@ -102,7 +102,8 @@ class Forward:
         self.first_sequence = tracer.first_sequence
         self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
-        self.outputs = rebuild(outputs, map(_without_values, flatten_tensors(outputs)))
+        forms = map(_without_values, flatten_tensors(outputs))
+        self.outputs = rebuild(outputs, forms, other=_on_host)
         self.losses = loss.take_losses(tracer.recorder.find)
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
@@ -251,3 +252,9 @@ def _without_values(value: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, FakeTensor):
         return value
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+
+def _on_host(value: Any) -> Any:
+    """Returns the device of results in place of that of their stand-ins."""
+    is_ipu = isinstance(value, torch.device) and value.type == "ipu"
+    return torch.device("cpu") if is_ipu else value
