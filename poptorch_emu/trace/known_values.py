@@ -103,6 +103,11 @@ def ancestors(
     return found
 
 
+def reads_shape_only(node: fx.Node) -> bool:
+    """Returns whether an operation reads the shapes of its arguments, and no values."""
+    return node.target in _OF_A_SHAPE
+
+
 def read_state(graph: Graph, node: fx.Node) -> list[str]:
     """Returns the names of the buffers of integers that a value depends on."""
     needed = _sources_of_value(graph, node)

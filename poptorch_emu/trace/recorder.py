@@ -38,7 +38,7 @@ from poptorch_emu.trace.known_tensors import KnownTensors, host_value
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.source_line import user_source
-from poptorch_emu.trace.value_checks import ASSERTIONS, outcome_of_check, warn_of_check
+from poptorch_emu.trace.value_checks import outcome_of_check, warn_of_assertion
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
@@ -242,12 +242,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self.known.values(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
-            if func in refusal.READS_A_VALUE and (outcome := outcome_of_check()) is not None:
+            if (outcome := outcome_of_check(func)) is not None:
                 return outcome
             for name in self.known.changed_state(args[0]):
                 raise integer_state.reads_changed(name)
-        if func in ASSERTIONS:
-            warn_of_check()
         refusal.check(func, args)
         args, kwargs = staying(func, args, kwargs)
         args, kwargs = widened(func, args, kwargs, self._cast)
@@ -325,6 +323,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        warn_of_assertion(func)
         record = self.origin(".".join(str(func).split(".")[:2]))
         depth = len(self._scopes) - 1
         node_args, node_kwargs = map_aggregate(

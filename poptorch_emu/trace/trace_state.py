@@ -165,11 +165,24 @@ class TraceState:
                 raise
             raise self.recorder.failure.with_traceback(failure.__traceback__) from None
 
-    def write_back(self, assigned: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Records that buffers take the values that `forward` assigned to their attributes."""
+    def write_back(
+        self, assigned: Mapping[str, torch.Tensor], fakes: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Records that buffers take the values that `forward` assigned to their attributes.
+
+        Args:
+            assigned: the values by the names of the buffers.
+            fakes: stand-ins of parameters and buffers.
+        """
+        memory = {fake.untyped_storage()._cdata for fake in fakes.values()}
         with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
-            for buffer, value in assigned.values():
-                buffer.copy_(value)
+            # A value that is another buffer would otherwise change before it is read.
+            values = {
+                name: value.clone() if value.untyped_storage()._cdata in memory else value
+                for name, value in assigned.items()
+            }
+            for name, value in values.items():
+                fakes[name].copy_(value)
 
     def value_of(self, stand_in: torch.Tensor) -> torch.Tensor | None:
         """Returns the value of a stand-in after the trace, `None` if only a run would tell it."""

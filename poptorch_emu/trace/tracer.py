@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode
 from poptorch_emu.trace import (
+    assigned_buffers,
     checkpoints,
     dynamic_slices,
     integer_state,
@@ -34,6 +35,7 @@ from poptorch_emu.trace.module_state import (
     named_modules,
     on_ipu,
     reassigned_buffers,
+    replace_buffer,
     warn_of_shared_memory,
 )
 from poptorch_emu.trace.narrowing import warn_of_constants
@@ -88,6 +90,7 @@ class Forward:
         parameters: the fake parameters that are trained, by name.
         first_sequence: the number that autograd would have given to its first node.
         has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
+        resized: buffers that got values of another shape.
     """
 
     def __init__(
@@ -97,8 +100,10 @@ class Forward:
         fakes: dict[str, torch.Tensor],
         initial_gradient: InitialGradient,
         model: torch.nn.Module,
+        resized: Mapping[str, assigned_buffers.Resized],
     ) -> None:
         self.graph = tracer.graph
+        self.resized = resized
         self.first_sequence = tracer.first_sequence
         self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
@@ -208,6 +213,33 @@ def trace_forward(
     Raises:
         Error: the model cannot be captured; the text says why, where, and what to do.
     """
+    record = partial(_trace, model, arguments, config, initial_gradient, hooks, metadata)
+    forward = record()
+    if not forward.resized:
+        return forward
+    assigned_buffers.check_unread(forward.graph, forward.resized)
+    before = {name: model.get_buffer(name) for name in forward.resized}
+    try:
+        for name, buffer in forward.resized.items():
+            replace_buffer(model, name, buffer.value.to(before[name].dtype))
+        again = record()
+        assigned_buffers.check_equal(forward.graph, again.graph, forward.resized, again.resized)
+    except BaseException:
+        for name, value in before.items():
+            replace_buffer(model, name, value)
+        raise
+    return again
+
+
+def _trace(
+    model: torch.nn.Module,
+    arguments: ArgumentsOf,
+    config: CompileConfig,
+    initial_gradient: InitialGradient,
+    hooks: tuple[Callable[[], None], Callable[[], None]],
+    metadata: Mapping[str, ResultMetadata] | None,
+) -> Forward:
+    """Records one call, with the buffers as they are."""
     session = TraceState(config, metadata or {})
     if config.is_training:
         warn_of_shared_memory(model)
@@ -233,18 +265,22 @@ def _record(
         cleanup.callback(hooks[1])
         with (
             on_ipu(model, session.to_fake) as fakes,
-            new_state.adopted(model, fakes, session.value_of, session.to_fake),
+            new_state.adopted(model, fakes, session.value_of, session.to_fake) as first_assigned,
             named_modules(model, session.origins.modules),
         ):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
-            session.write_back(reassigned_buffers(model, fakes))
+            assigned = reassigned_buffers(model, fakes)
+            resized = assigned_buffers.resized(assigned, fakes, first_assigned)
+            kept = {name: value for name, value in assigned.items() if name not in resized}
+            assigned_buffers.warn_of_assigned(model, kept)
+            session.write_back(kept, fakes)
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
         if session.config.is_training:  # Else a block of the loss may be missing on purpose.
             session.stages.warn_of_unused()
-        return Forward(session, outputs, fakes, initial_gradient, model)
+        return Forward(session, outputs, fakes, initial_gradient, model, resized)
 
 
 def _without_values(value: torch.Tensor) -> torch.Tensor:

@@ -10,18 +10,20 @@ import dis
 import sys
 from functools import cache
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.trace import leniency
+from poptorch_emu.trace.refusal import READS_A_VALUE
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
 # Functions of PyTorch that raise where a value is false.
 _CHECKS = frozenset({torch._assert.__code__, torch._check_tensor_all_with.__code__})
 # Operators that do so when the model runs; the engine leaves them out.
-ASSERTIONS = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg})
+_ASSERTIONS = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg})
 # Code between a read of a value and the code that decides by it.
 _BETWEEN = ("torch/_tensor.py", "torch/overrides.py", "torch/utils/", "torch/_subclasses/")
 _PACKAGE = __file__.rpartition("trace")[0]
@@ -29,12 +31,17 @@ _JUMPS = frozenset({"TO_BOOL", "NOT_TAKEN", "CACHE", "PRECALL", "EXTENDED_ARG", 
 _MOVES_ON = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "RERAISE", "FOR_ITER", "SEND")
 
 
-def outcome_of_check() -> bool | None:
+def outcome_of_check(reader: Any) -> bool | None:
     """Returns the value with which the check that is running passes; `None` if none is running.
+
+    Args:
+        reader: operator that reads a value, or makes a tensor whose shape depends on one.
 
     Raises:
         Error: strict mode asks for errors.
     """
+    if reader not in READS_A_VALUE:
+        return None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_between(frame.f_code.co_filename):
         frame = frame.f_back
@@ -42,16 +49,22 @@ def outcome_of_check() -> bool | None:
         return None
     outcome = True if frame.f_code in _CHECKS else _passing_value(frame.f_code, frame.f_lasti)
     if outcome is not None:
-        warn_of_check()
+        _tolerate()
     return outcome
 
 
-def warn_of_check() -> None:
-    """Says that the check that is running is left out.
+def warn_of_assertion(func: Any) -> None:
+    """Says that an operator is left out, if it checks values when the model runs.
 
     Raises:
         Error: strict mode asks for errors.
     """
+    if func in _ASSERTIONS:
+        _tolerate()
+
+
+def _tolerate() -> None:
+    """Says that the check that is running is left out."""
     refused = compiler_error(
         f"The check at {user_source()} (assert, torch._check, if ...: raise) reads a value that "
         f"only exists when the model runs; {Topic.PYTHON_CONTROL_FLOW}"

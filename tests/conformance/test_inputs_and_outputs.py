@@ -244,9 +244,7 @@ def test_list_beside_a_tensor_when_a_number_in_it_changes_then_error() -> None:
 def test_objects_as_inputs_when_one_came_twice_and_now_are_two_then_error() -> None:
     executor, holder = wrapped(lambda self, a, b: tensor_of(a) - tensor_of(b)), Holder(X)
     assert torch.equal(executor(holder, holder), X * 0)
-    with pytest.raises(
-        poptorch.Error, match="the same object of type Holder was passed"
-    ):
+    with pytest.raises(poptorch.Error, match="the same object of type Holder was passed"):
         executor(Holder(X), Holder(X + 1))
 
 
