@@ -1,1 +1,1 @@
-"""Loading data: batches for whole calls, and a process that loads ahead."""
+"""Data loading: batches for whole calls, and a process that loads ahead."""

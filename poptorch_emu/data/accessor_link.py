@@ -1,8 +1,9 @@
-"""How an asynchronous accessor and its worker process wake each other and notice each other's end.
+"""Pipes by which an asynchronous accessor and its worker wake each other and notice each other's
+end.
 
-There is a pipe for each direction. A side that has to wait sleeps until something comes through its
-pipe, be it the other side's end: so neither can outlive the other. What there is to wait for is
-told in `ring_progress.py`.
+There is one pipe for each direction. A waiting side sleeps until its pipe has a message or the
+other side closes it, so that neither outlives the other. `ring_progress.py` has the progress that
+the sides wait for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MILLISECONDS_PER_SECOND = 1e3
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """The kind of a message."""
 
     WAKE = 0  # The other side's progress has changed.
     READY = 1  # The worker has made the ring; an `ElementLayout` follows.
@@ -32,9 +33,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class ElementLayout:
-    """What elements look like; the template is what `poptorch_emu.structure.rebuild` fills.
+    """The layout of elements. `poptorch_emu.structure.rebuild` fills the template.
 
-    It is pickled apart, lest its tensors travel as descriptors.
+    The template is pickled separately. Otherwise its tensors would be sent as descriptors.
     """
 
     layout: RingLayout
@@ -46,7 +47,7 @@ class LinkClosed(Exception):  # noqa: N818
 
 
 class Link:
-    """One end of the pipes; methods that use them raise `LinkClosed` where the other is closed."""
+    """One end of the pipes. Its methods raise `LinkClosed` if the other end is closed."""
 
     def __init__(self, receiver: Connection, sender: Connection) -> None:
         self._receiver = receiver
@@ -68,15 +69,18 @@ class Link:
         return self._receiver.closed
 
     def close_when_forked(self, unless_by_this_thread: bool = False) -> None:
-        """Closes this end in every forked child, where it would hide the end of this process.
+        """Closes this end in every forked child.
+
+        Otherwise a child would keep the pipe open, and the other side would not notice the end of
+        this process.
 
         Args:
-            unless_by_this_thread: whether children that this thread forks keep it.
+            unless_by_this_thread: whether children that this thread forks keep this end.
         """
         _keeper_of[self] = threading.get_ident() if unless_by_this_thread else None
 
     def send(self, kind: Kind, content: Any = None) -> None:
-        """Sends a message, and what follows it."""
+        """Sends a message with its content."""
         try:
             os.write(self._sender.fileno(), bytes((kind,)))
             if content is not None:
@@ -85,7 +89,7 @@ class Link:
             raise LinkClosed from error
 
     def receive(self) -> tuple[Kind, Any]:
-        """Waits for a message and returns it with what follows it."""
+        """Waits for a message and returns it with its content."""
         try:
             number = os.read(self._receiver.fileno(), 1)
             if not number:
@@ -96,15 +100,15 @@ class Link:
             raise LinkClosed from error
 
     def has_message(self, max_seconds: float = 0) -> bool:
-        """Returns whether `receive` would not wait, also true where it would raise.
+        """Returns whether `receive` would return or raise without waiting.
 
         Args:
-            max_seconds: how long to wait for that.
+            max_seconds: longest time to wait for a message.
         """
         return bool(self._poller.poll(max_seconds * _MILLISECONDS_PER_SECOND))
 
 
-# For each link that forked children close, the thread whose children do not.
+# For each link that forked children close: the thread whose children keep it.
 _keeper_of: WeakKeyDictionary[Link, int | None] = WeakKeyDictionary()
 
 

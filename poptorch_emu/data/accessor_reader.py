@@ -1,8 +1,8 @@
-"""The reading side of an asynchronous accessor: it takes elements that another process loads ahead.
+"""The reading side of an asynchronous accessor, whose elements a worker process loads ahead.
 
-What the worker does is told in `accessor_worker.py`, and which side owns a slot of the ring in
-`ring_progress.py`. A side that waits long sleeps in the kernel until the other changes something or
-is gone.
+`accessor_worker.py` is the other side. `ring_progress.py` says which side owns a slot of the ring.
+A side that has waited for some time sleeps in the kernel until the other side changes its progress
+or ends.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from poptorch_emu.troubleshooting import Topic
 _GRACE_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-# Assumed: for so long it is cheaper for both sides to look again now and then than to be woken.
+# Time of polling before the reader asks to be woken. Assumed: a shorter wait is cheaper by polling.
 _LOOKING_SECONDS = 2e-3
 
-# Assumed: late by so much at most, which is little beside elements that take longer to make.
+# Longest sleep between two polls. Assumed: this delay is small beside elements that take longer.
 _LONGEST_NAP_SECONDS = 1e-3
-# Assumed: so that it grows faster than it shrinks, and settles within some ten elements.
+# Assumed: the first sleep grows faster than it shrinks, and settles within about ten elements.
 _NAP_GROWTH, _NAP_SHRINKAGE = 1.25, 0.8
 
 # A worker must end before multiprocessing joins it at exit, so its finaliser has a priority.
@@ -59,7 +59,7 @@ _START_METHOD = {
     SharingStrategy.ForkServer: "forkserver",
 }
 
-# Workers are forked from a server that has imported these, once instead of for each of them.
+# Modules that the fork server imports once, so that its workers need not import them.
 _SERVER_MODULES = ["torch", run_worker.__module__]
 
 
@@ -75,7 +75,7 @@ _UNREADABLE = (
 
 
 class AccessorReader:
-    """One worker and the ring it fills; an iterator that `begin` starts anew."""
+    """One worker and the ring that it fills; `begin` starts each iteration."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class AccessorReader:
         """Starts the worker and waits for its first element.
 
         Args:
-            source: what to iterate.
-            settings: how.
-            strategy: how the source reaches the worker.
-            miss_sleep_seconds: the shortest time to wait for an element that is not there yet.
+            source: dataset to iterate.
+            settings: settings of the worker.
+            strategy: strategy by which the source reaches the worker.
+            miss_sleep_seconds: shortest wait for an element that is not ready.
 
         Raises:
-            Error: the worker ended before it had an element.
+            Error: the worker ended before its first element.
         """
         self._rebatched_rows = settings.rebatched_rows
         self._sleeps_seconds = _sleeps_seconds(miss_sleep_seconds)
@@ -119,10 +119,10 @@ class AccessorReader:
         self._progress = ReaderProgress(self._ring.words, settings.num_slots, self._link)
 
     def begin(self) -> None:
-        """Goes to the beginning of the data, unless it is there.
+        """Starts from the beginning of the data.
 
         Raises:
-            Error: the worker was stopped, or is that of another process.
+            Error: the worker was stopped, or belongs to another process.
             AssertionError: the worker has failed.
         """
         self._check_running()
@@ -136,8 +136,8 @@ class AccessorReader:
         """Returns the next element, whose tensors are valid until the next call.
 
         Raises:
-            StopIteration: the data has ended; `begin` starts anew.
-            Error: the worker was stopped, or is that of another process.
+            StopIteration: the data has ended; `begin` starts it again.
+            Error: the worker was stopped, or belongs to another process.
             AssertionError: the worker has failed.
         """
         self._check_running()
@@ -161,7 +161,7 @@ class AccessorReader:
                 self._release()
 
     def stop(self) -> None:
-        """Ends the worker; it may be called again."""
+        """Ends the worker. Further calls do nothing."""
         self._finalizer()
 
     def _set_up(self, file: RingFile) -> tuple[Ring, Any]:
@@ -199,7 +199,7 @@ class AccessorReader:
         return AssertionError(self._failure)
 
     def _await_end(self) -> None:
-        # What the worker itself has to say comes above our error.
+        # Lets the worker print its own message before our error.
         self._process.join(_GRACE_SECONDS)
 
     def _ask(self) -> None:
@@ -216,14 +216,14 @@ class AccessorReader:
         try:
             change()
         except LinkClosed:
-            pass  # The worker has ended; what it published last is still to be taken.
+            pass  # The worker has ended, but its last elements are still in the ring.
 
     def _next_record(self) -> Record:
         """Waits for a record and returns it.
 
-        A reader that looks often is felt by the worker, most of all on a virtual machine, where
-        each sleep takes time from both. So the first sleep grows until it covers the making of an
-        element, and shrinks where the worker may have run out of slots meanwhile.
+        Frequent polling slows the worker down, most of all on a virtual machine, where each sleep
+        costs both sides time. So the first sleep grows until it is as long as an element takes, and
+        shrinks if the worker may have run out of slots meanwhile.
         """
         progress = self._progress
         if not progress.num_waiting:
@@ -238,7 +238,7 @@ class AccessorReader:
         return progress.take()
 
     def _look(self) -> bool:
-        """Waits for a record; returns whether one came before it was time to be woken."""
+        """Polls for a record; returns whether one came before the time for polling was over."""
         for seconds in self._sleeps_seconds:
             time.sleep(seconds)
             if self._progress.num_waiting:
@@ -264,10 +264,10 @@ class AccessorReader:
 
 
 def _sleeps_seconds(first_seconds: float) -> list[float]:
-    """Returns how long to sleep between looks before waiting to be woken.
+    """Returns the lengths of the sleeps between two polls, before the reader asks to be woken.
 
-    Each sleep is as long as those before it and one more: a reader that finds an element late finds
-    the next one without any sleep.
+    Each sleep is about as long as all sleeps before it. So a reader that is late for one element
+    finds the next one without any sleep.
     """
     sleeps = [first_seconds]
     while 0 < sum(sleeps) < _LOOKING_SECONDS:
@@ -303,7 +303,7 @@ def _start_worker(
                 f"{cause}. Define its functions and classes at the top of a module, or choose "
                 f"poptorch.SharingStrategy.Fork, which sends nothing; {Topic.UNSENDABLE_DATASET}"
             ) from cause
-        except BrokenPipeError:  # The process ended before it had read what it was sent.
+        except BrokenPipeError:  # The process ended before it had read its arguments.
             link.close()
             raise make_error(f"The worker process could not be started. {GUARD}") from None
         except BaseException:
@@ -313,7 +313,7 @@ def _start_worker(
 
 
 def _show(reason: str) -> None:
-    """Writes what happened in the worker to the standard output, as PopTorch's worker does."""
+    """Prints the worker's failure to the standard output, as PopTorch's worker does."""
     print(reason, flush=True)
 
 

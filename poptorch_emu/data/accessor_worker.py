@@ -1,6 +1,6 @@
 """The worker process of an asynchronous accessor: it iterates a dataset and fills a ring of slots.
 
-What the two processes tell each other is told in `ring_progress.py`.
+`ring_progress.py` has the protocol between the two processes.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from poptorch_emu.structure import ICustomArgParser, register_parser
 
 _NOTHING = object()
 
-# What `SlotCollate` made in the next slot.
+# Stands for a batch that `SlotCollate` has built in the next slot.
 _IN_PLACE = Piece(())
 _MAX_NUMPY_SEED = 2**32
 
-# Assumed: how long the end of the accessor may go unnoticed while elements come fast.
+# Time between two checks whether the accessor has ended, while slots are free (assumed).
 _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What the worker must know besides the dataset.
+    """Settings of the worker beside the dataset.
 
     Attributes:
-        num_slots: size of the ring.
-        rebatched_rows: rows of each slot; `None` means one whole element a slot.
+        num_slots: number of slots in the ring.
+        rebatched_rows: rows of each slot; `None` means one whole element in each slot.
         keeps_remainder: whether rows that do not fill the last slot of an epoch are delivered.
-        loads_early: whether the first epoch is loaded before it is asked for.
-        loads_indefinitely: whether every other epoch is.
-        start_method: how the dataset's own processes start, such as helpers of a loader: as they
-            would without this worker. `None` is Python's default.
-        seed: of the random generators, so that they do not depend on how the worker was started.
-        parsers: the registered types, which a worker that was not forked does not know.
+        loads_early: whether the first epoch is loaded before the accessor asks for it.
+        loads_indefinitely: whether later epochs are loaded before the accessor asks for them.
+        start_method: start method of the dataset's own processes, for example of a loader's
+            helpers. `None` is Python's default.
+        seed: seed of the random generators, so that they do not depend on the start method.
+        parsers: registered types, which a worker that was not forked does not know.
     """
 
     num_slots: int
@@ -68,7 +68,7 @@ def run_worker(link: Link, file: RingFile, source: BatchSource, settings: Worker
     """Serves the accessor at the other end of `link` until that end is closed.
 
     Raises:
-        SystemExit: the dataset raised an exception; the accessor has been told.
+        SystemExit: the dataset raised an exception, which the accessor has received.
     """
     link.close_when_forked()
     _set_up_process(settings)
@@ -84,9 +84,9 @@ def run_worker(link: Link, file: RingFile, source: BatchSource, settings: Worker
 
 def _set_up_process(settings: WorkerSettings) -> None:
     set_start_method(settings.start_method, force=True)
-    # As in PyTorch's own workers: the threads of the parent's pool do not survive a fork.
+    # As in PyTorch's workers, because the threads of the parent's pool do not survive a fork.
     torch.set_num_threads(1)
-    # A loader's helpers hand tensors over by name, at about half the cost of descriptors.
+    # A loader's helpers then pass tensors by name, at about half the cost of descriptors.
     torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
     torch.manual_seed(settings.seed)
     random.seed(settings.seed)
@@ -96,7 +96,7 @@ def _set_up_process(settings: WorkerSettings) -> None:
 
 
 class _Producer:
-    """Iterates the dataset, epoch after epoch, as far as the accessor lets it."""
+    """Iterates the dataset, epoch after epoch, as fast as the accessor releases slots."""
 
     def __init__(
         self, link: Link, file: RingFile, source: BatchSource, settings: WorkerSettings
@@ -106,7 +106,7 @@ class _Producer:
         self._settings = settings
         self._is_set_up = self._has_warned_of_type = False
         self._next_look_seconds = 0.0
-        # Joined batches are cut elsewhere than where they are made.
+        # Rows that are joined and cut again do not fit the slots in which batches are built.
         is_whole = settings.rebatched_rows is None
         self._collate = source.collate_into(self._next_slot) if is_whole else None
         iterator = iter(source)
@@ -129,7 +129,7 @@ class _Producer:
             if not runs_ahead:
                 self._await_begin(epoch)
             has_delivered = self._deliver(epoch)
-            # An empty epoch is not followed by another unasked: there could be no end of them.
+            # After an empty epoch the worker waits, because endless empty epochs could follow.
             runs_ahead = self._settings.loads_indefinitely and has_delivered
             epoch += 1
 
@@ -150,7 +150,7 @@ class _Producer:
         return ring
 
     def _deliver(self, epoch: int) -> bool:
-        """Fills slots until the epoch ends or a later one is wanted; returns whether any was."""
+        """Fills slots until the epoch ends or a later one is asked for; returns whether any was."""
         num_filled_before = self._progress.num_filled
         num_rows: int | None = 0
         for piece in self._pieces():
@@ -179,7 +179,7 @@ class _Producer:
         return Piece(tensors_of(element, self._template))
 
     def _has_slot(self, epoch: int) -> bool:
-        """Waits for a free slot; returns false where a later epoch is wanted instead."""
+        """Waits for a free slot; returns false if the accessor asks for a later epoch instead."""
         progress, num_begun = self._progress, epoch + 1
         if not progress.num_free:
             progress.wait(lambda: progress.num_free > 0 or progress.num_begun > num_begun)
@@ -187,7 +187,7 @@ class _Producer:
         return progress.num_begun <= num_begun
 
     def _check_link(self) -> None:
-        """Raises `LinkClosed` if the accessor is gone; looks a few times a second."""
+        """Raises `LinkClosed` if the accessor has ended; checks a few times a second."""
         now_seconds = time.monotonic()
         if now_seconds >= self._next_look_seconds:
             self._next_look_seconds = now_seconds + _LOOK_SECONDS
@@ -201,7 +201,7 @@ class _Producer:
         return self._ring.slot(self._progress.num_filled)
 
     def _write(self, piece: Piece) -> int | None:
-        """Copies rows to the next slot; returns how many it has, `None` for all at once."""
+        """Copies rows to the next slot; returns the rows in it, `None` for a whole element."""
         if piece is _IN_PLACE:
             return None
         slot = self._ring.slot(self._progress.num_filled)
@@ -228,7 +228,7 @@ class _Producer:
         return None if piece.num_rows is None else piece.first_row + piece.num_rows
 
     def _warn_of_type(self, index: int, source: torch.Tensor, place: torch.Tensor) -> None:
-        """Says once that values are converted to the type of the first element's."""
+        """Warns once that values are converted to the dtype of the first element."""
         if not self._has_warned_of_type:
             self._has_warned_of_type = True
             logger.warning(

@@ -1,7 +1,7 @@
-"""What an asynchronous accessor asks of what it iterates, and how it asks any iterable.
+"""The interface of datasets for an asynchronous accessor, and its form for any iterable.
 
-A loader that can do more than be iterated registers its own answer with `batch_source`; neither
-the accessor nor the worker knows loaders.
+A loader that supports more than iteration registers its own form with `batch_source`. So neither
+the accessor nor the worker has to know loaders.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from poptorch_emu.data.slot_collate import NextSlot, SlotCollate
 
 
 class BatchSource(Protocol):
-    """Travels to the worker, which iterates it; the accessor keeps no more than its counter."""
+    """A dataset that is sent to the worker, which iterates it. The accessor keeps its counter."""
 
     def __iter__(self) -> Iterator[Any]:
         """Starts an epoch."""
@@ -24,17 +24,20 @@ class BatchSource(Protocol):
         """Whether rows are dropped that do not fill the last element of an epoch."""
 
     def collate_into(self, next_slot: NextSlot) -> SlotCollate | None:
-        """Has batches made in memory that is given, where nobody but the worker sees them."""
+        """Lets the source build batches in the next slot, if nobody else sees them."""
 
     def counter(self, rebatched_rows: int | None) -> Callable[[], int]:
-        """Returns what counts the elements of one epoch, cut to so many rows.
+        """Returns a function that counts the elements of one epoch.
 
-        It raises `TypeError` where that is not known.
+        The function raises `TypeError` if the number is not known.
+
+        Args:
+            rebatched_rows: rows of each element, if elements are joined and cut again.
         """
 
 
 class IterableSource:
-    """Any iterable; its public attributes `rebatched_drop_last` and `batch_size` are heeded."""
+    """Any iterable; it may have attributes `rebatched_drop_last` and `batch_size`."""
 
     def __init__(self, dataset: Iterable[Any]) -> None:
         self._dataset = dataset
@@ -45,37 +48,37 @@ class IterableSource:
 
     @property
     def drops_remainder(self) -> bool:
-        """What the dataset says; rows are dropped unless it says no."""
+        """The dataset's `rebatched_drop_last`; by default true."""
         return getattr(self._dataset, "rebatched_drop_last", True) is not False
 
     def collate_into(self, next_slot: NextSlot) -> None:
-        """Does nothing: how the dataset makes its elements is its own affair."""
+        """Does nothing, because an iterable builds its elements itself."""
 
     def counter(self, rebatched_rows: int | None) -> Callable[[], int]:
-        """Returns what counts the dataset's elements, or their rows."""
+        """Returns a function that counts the elements."""
         return partial(num_elements, self._dataset, rebatched_rows, self.drops_remainder)
 
 
 @singledispatch
 def batch_source(dataset: Any, rebatched_rows: int | None) -> BatchSource:
-    """Returns how an accessor iterates `dataset`; loaders register their own answer.
+    """Returns the source of a dataset; loaders register their own form.
 
     Args:
-        dataset: what the user gives the accessor.
-        rebatched_rows: the rows of each element, where they are joined and cut anew.
+        dataset: dataset that the user passes to the accessor.
+        rebatched_rows: rows of each element, if elements are joined and cut again.
 
     Raises:
-        Error: no accessor can be put on top of it.
-        AssertionError: not without `rebatched_rows`.
+        Error: the dataset is already asynchronous.
+        AssertionError: the dataset needs `rebatched_rows`.
     """
     return IterableSource(dataset)
 
 
 def num_elements(dataset: Any, rebatched_rows: int | None, drops_remainder: bool) -> int:
-    """Returns how many elements an epoch of `dataset` has, cut to `rebatched_rows`.
+    """Returns the number of elements in an epoch of `dataset`.
 
     Raises:
-        TypeError: the dataset has no length, or its elements an unknown number of rows.
+        TypeError: the dataset has no length, or the number of rows of its elements is unknown.
     """
     if rebatched_rows is None:
         return len(dataset)

@@ -26,15 +26,16 @@ _SECONDS_PER_MILLISECOND = 1e-3
 
 
 class AsynchronousDataAccessor:
-    """Iterates a dataset in a process of its own, into a ring of buffers in shared memory (exact).
+    """Iterates a dataset in its own process, into a ring of buffers in shared memory (exact).
 
     An element is a tensor, a flat list or tuple of tensors (which comes back as a list), a flat
-    dict of tensors, or of a type registered by `registerCustomArgParser`. All must have the shapes
-    of the first; other types are converted to its types, with one warning. What is yielded aliases
-    the ring: it is overwritten after the next `next()`; clone what is to be kept.
+    dict of tensors, or of a type registered by `registerCustomArgParser`. All elements must have
+    the shapes of the first one. Other dtypes are converted to its dtypes, with one warning. The
+    tensors of an element alias the ring, so the next `next()` overwrites them. Clone tensors that
+    you keep.
 
     Attributes:
-        rebatched_size: rows of each element, where they are joined and cut anew.
+        rebatched_size: rows of each element, if elements are joined and cut again.
     """
 
     def __init__(
@@ -50,25 +51,26 @@ class AsynchronousDataAccessor:
         """Starts the worker, and returns when it has loaded the first element.
 
         Args:
-            dataset: any iterable, often a `DataLoader`; all strategies but `Fork` pickle it.
-            buffer_size: how many elements the ring holds.
-            miss_sleep_time_in_ms: the shortest time to wait where an element is not there yet;
-                each further look comes after twice the time. After 2 ms a wait ends when the
-                element is there, without polling.
-            load_indefinitely: at the end of the data, load from the beginning at once.
-            early_preload: fill the ring before the first `iter()`.
-            sharing_strategy: how the worker starts and gets the dataset. `Fork` copies nothing.
-                `ForkServer` passes it by value. `SharedMemory` moves its tensors into shared
-                memory, with an open file for each. `FileSystem` passes it by value in a file. The
-                name of one, a string, stands for it.
-            rebatched_size: join elements and cut them into tensors with this many rows. Rows left
-                at the end are dropped, unless the dataset has `rebatched_drop_last == False`.
+            dataset: any iterable, often a `DataLoader`. All strategies but `Fork` pickle it.
+            buffer_size: number of elements in the ring.
+            miss_sleep_time_in_ms: shortest wait, in milliseconds, for an element that is not ready.
+                Each further wait is twice as long. After 2 ms the accessor stops polling and is
+                woken by the worker.
+            load_indefinitely: whether the worker starts from the beginning at the end of the data.
+            early_preload: whether the worker fills the ring before the first `iter()`.
+            sharing_strategy: strategy, or its name, by which the worker gets the dataset. `Fork`
+                copies nothing. `ForkServer` passes it by value. `SharedMemory` moves its tensors
+                into shared memory, with an open file for each. `FileSystem` passes it by value in a
+                file.
+            rebatched_size: number of rows of each element. Elements of the dataset are joined and
+                cut again. Rows that remain at the end are dropped, unless the dataset has
+                `rebatched_drop_last == False`.
 
         Raises:
-            Error: `dataset` is a `DataLoader` that is asynchronous already, or the worker failed.
-            AssertionError: `rebatched_size` is too small, or missing where `drop_last=False` asks
-                for it.
-            TypeError: `buffer_size` or `rebatched_size` is not a whole number.
+            Error: `dataset` is already an asynchronous `DataLoader`, or the worker failed.
+            AssertionError: `rebatched_size` is too small, or is missing although
+                `drop_last=False` needs it.
+            TypeError: `buffer_size` or `rebatched_size` is not an integer.
             ValueError: `buffer_size` is less than 1, or `miss_sleep_time_in_ms` less than 0.
         """
         source = batch_source(dataset, rebatched_size)
@@ -103,28 +105,28 @@ class AsynchronousDataAccessor:
         )
 
     def terminate(self) -> None:
-        """Stops the worker, as happens at exit and when nobody holds this object (exact)."""
+        """Stops the worker, as at exit and when this object is garbage-collected (exact)."""
         self._accessor.stop()
 
     def __iter__(self) -> Iterator[Any]:
-        """Goes to the beginning, unless it is there, and returns this object."""
+        """Starts from the beginning of the data, and returns this object."""
         self._accessor.begin()
         return self
 
     def __next__(self) -> Any:
-        """Returns the next element; the one before is overwritten from now on.
+        """Returns the next element, which overwrites the one before.
 
         Raises:
             StopIteration: the data has ended.
-            AssertionError: the worker ended, say by an exception in the dataset.
+            AssertionError: the worker ended, for example by an exception in the dataset.
         """
         return self._accessor.next()
 
     def __len__(self) -> int:
-        """Returns how many elements one iteration yields.
+        """Returns the number of elements of one iteration.
 
         Raises:
-            TypeError: the dataset cannot tell.
+            TypeError: the dataset has no length.
         """
         return self._num_elements()
 
@@ -133,7 +135,7 @@ def _strategy_of(value: SharingStrategy | str) -> SharingStrategy:
     """Returns the strategy that `value` is or names.
 
     Raises:
-        AssertionError: it is neither.
+        AssertionError: `value` is no strategy and no name of one.
     """
     names = SharingStrategy.__members__
     require(
@@ -152,7 +154,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _portable_parsers() -> dict[type, ICustomArgParser]:
-    """Returns the parsers that can be pickled; the worker cannot see objects of other types."""
+    """Returns the parsers that can be pickled; the worker does not know the other types."""
     parsers = {}
     for data_type, parser in registered_parsers().items():
         try:

@@ -69,18 +69,21 @@ class DataLoader(TorchDataLoader[Any]):
         """Freezes `options`; in the asynchronous modes starts the worker process.
 
         Args:
-            options: of the model that will consume the batches.
-            dataset: as in PyTorch.
-            batch_size: rows of one micro-batch; `None` passes elements on as they are.
-            shuffle: as in PyTorch.
-            num_workers: as in PyTorch; in the asynchronous modes the worker has that many helpers.
+            options: options of the model that will consume the batches.
+            dataset: dataset, as in PyTorch.
+            batch_size: rows of one micro-batch; `None` yields the elements unchanged.
+            shuffle: whether rows are shuffled, as in PyTorch.
+            num_workers: number of workers, as in PyTorch. In the asynchronous modes these are
+                helpers of the worker.
             drop_last: whether rows that do not fill a step are dropped.
-            persistent_workers: as in PyTorch; by default true where there are workers.
+            persistent_workers: whether workers stay between epochs, as in PyTorch; by default true
+                if there are workers.
             auto_distributed_partitioning: whether each of several processes reads its own share.
-            mode: where batches are made; `Async` with `drop_last=False` is `AsyncRebatched`.
-            async_options: arguments for the `AsynchronousDataAccessor`; not used in mode `Sync`.
+            mode: mode that decides which process builds batches. `Async` with `drop_last=False` is
+                `AsyncRebatched`.
+            async_options: arguments of the `AsynchronousDataAccessor`; not used in mode `Sync`.
             rebatched_worker_size: rows that `AsyncRebatched` loads at once; by default a step.
-            batch_sampler: as in PyTorch; one step consumes several of its batches.
+            batch_sampler: batch sampler, as in PyTorch. One step consumes several of its batches.
             kwargs: other arguments of PyTorch's loader.
 
         Raises:
@@ -97,7 +100,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._options = options
         self._batches_per_step = _batches_per_step(options)
         self._combined = None if rows is None else rows * self._batches_per_step
-        self._combined_batch_size = self._combined  # Programs ask for it under this name.
+        self._combined_batch_size = self._combined  # Programs read this private name of PopTorch's.
         self._keeps_remainder = not drop_last
         self._is_rebatching = (self._combined or 0) > 1 and (
             mode == DataLoaderMode.AsyncRebatched or (is_asynchronous and not drop_last)
@@ -134,7 +137,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def combinedBatchSize(self) -> int | None:
-        """The rows of one step, or `None` where batching is off (exact)."""
+        """The rows of one step, or `None` if batching is off (exact)."""
         return self._combined
 
     @property
@@ -143,21 +146,21 @@ class DataLoader(TorchDataLoader[Any]):
         return self._options
 
     def terminate(self) -> None:
-        """Stops the worker process of the asynchronous modes, for good (exact)."""
+        """Stops the worker process of the asynchronous modes permanently (exact)."""
         if self._accessor is not None:
             self._accessor.terminate()
 
     def __len__(self) -> int:
-        """Returns how many steps one iteration yields.
+        """Returns the number of steps in one iteration.
 
-        Unlike in PopTorch this also holds with a batch sampler, whose batches are joined.
+        Unlike in PopTorch the number is also right with a batch sampler, whose batches are joined.
         """
         if self._is_rebatching and self._combined is not None:
             return _num_groups(self._num_rows(), self._combined, not self.rebatched_drop_last)
         return _num_groups(super().__len__(), self._num_joined, self._keeps_remainder)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Starts an iteration; in the asynchronous modes there is only one at a time."""
+        """Starts an iteration. In the asynchronous modes it ends the iteration before."""
         if self._accessor is not None:
             return iter(self._accessor)
         batches = super().__iter__()
@@ -167,7 +170,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def _num_joined(self) -> int:
-        """How many batches of PyTorch's loader make a step, where nobody else joins them."""
+        """Number of PyTorch's batches that this loader joins to a step."""
         is_joining = self.batch_sampler_drop_last is not None and not self._is_rebatching
         return self._batches_per_step if is_joining else 1
 
@@ -225,7 +228,7 @@ class DataLoader(TorchDataLoader[Any]):
             elif self._combined is not None:
                 warn_of_no_step(self._num_rows(), self._combined, "rows")
         except (TypeError, NotImplementedError):
-            pass  # Nobody knows how many there are.
+            pass  # The dataset has no length.
 
     def _warn_of_remainder(self) -> None:
         if self.batch_sampler_drop_last is not None:
@@ -235,7 +238,7 @@ class DataLoader(TorchDataLoader[Any]):
             warn_of_odd_rows(self.dataset, self._combined * num_processes)
 
     def _accessible_source(self, rebatched_size: int | None) -> LoaderSource:
-        """Returns what an accessor on top of this loader iterates; raises where none can be."""
+        """Returns the source for an accessor on this loader; raises if it has one already."""
         if self._accessor is not None:
             raise make_error(
                 "The DataLoader already uses an AsynchronousDataAccessor internally: iterate the "
@@ -259,7 +262,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def _hands_on_at_once(self) -> bool:
-        """Whether what this process makes is passed on as it is, one batch after the other."""
+        """Whether this process builds the batches and yields them one by one and unchanged."""
         is_own = type(self).__iter__ is DataLoader.__iter__
         return is_own and self._num_joined == 1 and not self.num_workers
 
@@ -288,9 +291,9 @@ def _batches_per_step(options: Options) -> int:
 
 
 def _num_buffers(options: Options) -> int:
-    """Returns how many batches are made ahead: PopTorch's default, or the prefetch depth if deeper.
+    """Returns the number of batches to build ahead: PopTorch's default or a deeper prefetch depth.
 
-    While a call runs one slot holds its batch, so that many more than the depth are needed.
+    One slot more than the depth is needed, because it holds the batch of the running call.
     """
     depth: int = options._Popart.options.get("defaultPrefetchBufferingDepth", 1)
     return max(_DEFAULT_BUFFERS, depth + 1)

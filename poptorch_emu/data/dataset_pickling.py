@@ -1,8 +1,8 @@
-"""How a dataset is pickled for the worker process, by the sharing strategy.
+"""Pickling of a dataset for the worker process, by the sharing strategy.
 
-Left alone, multiprocessing and PyTorch move each tensor into shared memory and pass a file
-descriptor for it. That copies nothing later, but a dataset of many tensors needs more descriptors
-than a process may have, or than the fork server accepts. The two classes here pass values instead.
+By default, multiprocessing and PyTorch move each tensor into shared memory and pass a file
+descriptor for it. That saves a copy, but a dataset of many tensors needs more descriptors than a
+process may have, or than the fork server accepts. The two classes here pass values instead.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _FileCopy:
 
 @contextmanager
 def picklable(dataset: Any, strategy: SharingStrategy) -> Iterator[Any]:
-    """Yields what a process that starts in this context is given, so that it gets `dataset`."""
+    """Yields an object that a process which starts in this context unpickles to `dataset`."""
     if strategy is SharingStrategy.ForkServer:
         yield _Copy(dataset)
     elif strategy is SharingStrategy.FileSystem:
-        # A file without a name, so it is never left behind.
+        # The file has no name, so it is never left behind.
         with tempfile.TemporaryFile() as file:
             yield _FileCopy(dataset, file)
     else:

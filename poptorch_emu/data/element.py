@@ -16,8 +16,8 @@ def tensors_of(element: Any, template: Any = None) -> list[torch.Tensor]:
     """Returns the tensors of a tensor, a flat list, tuple or dict, or a type with its own parser.
 
     Args:
-        element: what a dataset yields.
-        template: where given, its keys decide the order of a dict.
+        element: element of a dataset.
+        template: template whose keys decide the order of a dict; `None` keeps the dict's own order.
 
     Raises:
         TypeError: something in it is not a tensor.
@@ -37,9 +37,9 @@ def tensors_of(element: Any, template: Any = None) -> list[torch.Tensor]:
 
 
 def template_of(element: Any) -> Any:
-    """Returns what `poptorch_emu.structure.rebuild` fills to make elements like this one.
+    """Returns a template from which `poptorch_emu.structure.rebuild` builds elements like this one.
 
-    It holds no data, except for types that have their own parser; a tuple becomes a list.
+    It holds no data, except for types that have their own parser. A tuple becomes a list.
     """
     if type(element) in registered_parsers():
         return element
@@ -68,7 +68,7 @@ def _items(element: Any, template: Any) -> list[Any]:
 
 
 class Piece(NamedTuple):
-    """Rows of one element, and the row of a slot at which they go; by default the whole element."""
+    """Rows of one element and their first row in a slot; by default the whole element."""
 
     tensors: Sequence[torch.Tensor]
     first_row: int = 0

@@ -8,20 +8,20 @@ import traceback
 from poptorch_emu.log import logger
 from poptorch_emu.trace.source_line import is_users_file
 
-# What `text_of_exception` begins the traceback with.
+# First line of the traceback in `text_of_exception`.
 WHERE = "In the worker process:"
 _TITLE = "Traceback (most recent call last)"
 
 
 def text_of_exception(error: BaseException) -> str:
-    """Returns what an exception says and where it comes from, each of them once.
+    """Returns the message and the traceback of an exception, each once.
 
-    Of the traceback only the frames of the dataset's own files are told, unless POPTORCH_LOG_LEVEL
-    is DEBUG.
+    The traceback only has the frames of the dataset's own files, unless POPTORCH_LOG_LEVEL is
+    DEBUG.
     """
     told = traceback.TracebackException.from_exception(error)
     what = "".join(told.format_exception_only()).strip()
-    if _TITLE in what:  # It comes from a helper process, and tells the traceback of that one.
+    if _TITLE in what:  # The text of a helper process, which has its traceback already.
         return what
     if not logger.isEnabledFor(logging.DEBUG):
         told.stack[:] = [frame for frame in told.stack if is_users_file(frame.filename)]

@@ -1,7 +1,7 @@
-"""Whether a worker process that is not forked could import the program that starts it.
+"""Checks that a worker process which is not forked can import the program that starts it.
 
-Such a process begins by importing the program, under another name than `__main__`. There it finds
-the class of the dataset, and runs whatever is not under `if __name__ == "__main__":`.
+Such a process first imports the program, under another name than `__main__`, to find the class of
+the dataset. So it runs all code that is not under `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.troubleshooting import Topic
 
 WORKER_NAME = "data accessor"
-# Source: EX_CONFIG of sysexits.h; nothing else ends a worker so.
+# Exit status of an unguarded program: EX_CONFIG of sysexits.h, which no other end of a worker has.
 UNGUARDED_STATUS = 78
 GUARD = (
     "An asynchronous DataLoader or accessor starts a process that imports the program, and the "
@@ -28,7 +28,10 @@ GUARD = (
 
 
 def end_if_unguarded() -> None:
-    """Ends a worker that would start a worker while it imports the program; its parent says why."""
+    """Ends a worker that would start a worker while it imports the program.
+
+    Its parent reports the reason.
+    """
     process = current_process()
     if process.name == WORKER_NAME and getattr(process, "_inheriting", False):
         sys.stdout.flush()
@@ -36,13 +39,13 @@ def end_if_unguarded() -> None:
 
 
 def check_importable(dataset: Any) -> None:
-    """Checks that what a dataset needs is not defined where no process can import it from.
+    """Checks that another process can import the classes and functions of a dataset.
 
     Raises:
-        Error: it is defined in a notebook or at a prompt.
+        Error: a class or function is defined in a notebook or at a prompt.
     """
     main = sys.modules["__main__"]
-    # Python names what it reads from a pipe "<stdin>".
+    # A program from a pipe has the file name "<stdin>".
     is_file = os.path.exists(getattr(main, "__file__", None) or "<none>")
     if getattr(main, "__spec__", None) is not None or is_file:
         return
@@ -50,7 +53,7 @@ def check_importable(dataset: Any) -> None:
     try:
         pickler.dump(dataset)
     except Exception:
-        return  # It is refused for that, with its reason, when it is sent.
+        return  # Sending it will fail with the reason.
     if pickler.names:
         raise make_error(
             f"The dataset needs {', '.join(pickler.names)}, defined in a notebook, at a prompt or "
@@ -62,21 +65,21 @@ def check_importable(dataset: Any) -> None:
 
 
 class _Nowhere(io.RawIOBase):
-    """Takes bytes and keeps none."""
+    """A stream that discards its bytes."""
 
     def write(self, data: Any) -> int:
         return len(data)
 
 
 class _Pickler(pickle.Pickler):
-    """Notes the classes and functions of the main program that an object needs."""
+    """A pickler that records the classes and functions of the main program in an object."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.names: dict[str, None] = {}
 
     def reducer_override(self, value: Any) -> Any:
-        """Looks at what is pickled by its name."""
+        """Records a value that is pickled by its name."""
         if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
             self.names[value.__qualname__] = None
         return NotImplemented

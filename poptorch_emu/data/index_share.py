@@ -1,4 +1,4 @@
-"""Which elements of a dataset one of several processes reads."""
+"""The share of a dataset's elements that one of several processes reads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class IndexShare:
     """A contiguous block of an order of all elements.
 
     Attributes:
-        num_elements: how many elements there are.
-        offset: where the block of this process begins.
-        num_items: how long it is.
-        num_leftovers: by how much a block may be shifted to reach elements that nobody has.
+        num_elements: number of elements of the dataset.
+        offset: first index of the block of this process.
+        num_items: length of the block.
+        num_leftovers: largest shift of a block, which reaches elements that no process reads.
     """
 
     num_elements: int
@@ -34,11 +34,11 @@ def index_share(
     """Returns the share of a process.
 
     Args:
-        process: its id, in [0, num_processes).
-        num_processes: how many there are.
-        num_elements: how many elements there are.
-        rows_per_step: how many elements one process consumes at once.
-        drop_last: whether a share is made of whole steps only, the same number for all.
+        process: number of the process, in [0, num_processes).
+        num_processes: number of processes.
+        num_elements: number of elements of the dataset.
+        rows_per_step: number of elements that one process consumes in a step.
+        drop_last: whether each share has only whole steps, the same number for all processes.
 
     Source: PopTorch reference, DataLoader, distributed partition.
     """
@@ -52,13 +52,13 @@ def index_share(
 
 
 class IndexShareSampler(Sampler[int]):
-    """Yields the indices of one share; shuffled anew each time, in an order on which all agree."""
+    """Yields the indices of one share, shuffled in an order that all processes know."""
 
     def __init__(self, share: IndexShare, shuffle: bool, seed: int | None) -> None:
-        """Takes the seed that all processes have in common.
+        """Stores the seed that all processes share.
 
         Raises:
-            AssertionError: there is none, but the order is to be shuffled.
+            AssertionError: `shuffle` is true but there is no seed.
         """
         require(
             not shuffle or seed is not None,
@@ -72,7 +72,7 @@ class IndexShareSampler(Sampler[int]):
         self._is_shifted = False
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the indices; every other shuffled block begins where no unshuffled one does."""
+        """Yields the indices. Every other shuffled block is shifted to reach the leftovers."""
         share = self._share
         if self._generator is None:
             return iter(range(share.offset, share.offset + share.num_items))

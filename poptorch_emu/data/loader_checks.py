@@ -1,4 +1,4 @@
-"""What a `DataLoader` refuses, and what it warns of."""
+"""Errors and warnings of a `DataLoader` about its arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 def check_batch_sampler(batch_size: int | None, shuffle: bool | None) -> None:
-    """Raises an `Error` where arguments do what a batch sampler does already."""
+    """Raises an `Error` if other arguments do the work of the batch sampler."""
     if batch_size != 1 or shuffle:
         raise make_error(
             "`batch_sampler` option is mutually exclusive with batch_size, shuffle. Got "
@@ -31,8 +31,8 @@ def check_partitioning(
     """Checks that several processes can share a dataset by its indices.
 
     Raises:
-        Error: somebody else chooses the indices.
-        AssertionError: there are none, or the processes could not agree on them.
+        Error: a sampler of the user chooses the indices.
+        AssertionError: the dataset has no indices, or the processes could not agree on them.
     """
     for name in ("batch_sampler", "sampler"):
         if torch_arguments.get(name) is not None:
@@ -58,7 +58,7 @@ def check_partitioning(
 
 
 def warn_of_duplicates(loader: DataLoader[Any]) -> None:
-    """Warns where each of several workers would yield the whole dataset."""
+    """Warns if each of several workers would yield the whole dataset."""
     is_iterable = isinstance(loader.dataset, IterableDataset)
     if is_iterable and loader.num_workers > 1 and loader.worker_init_fn is None:
         logger.warning(
@@ -70,11 +70,11 @@ def warn_of_duplicates(loader: DataLoader[Any]) -> None:
 
 
 def warn_of_no_step(num_rows: int, rows_per_step: int, what: str) -> None:
-    """Warns where nothing makes a whole step; for `drop_last=True`.
+    """Warns if the data is too short for one step, with `drop_last=True`.
 
     Args:
-        num_rows: rows that there are, or batches of a batch sampler.
-        rows_per_step: how many of them one step takes.
+        num_rows: number of rows, or of batches of a batch sampler.
+        rows_per_step: number of them that one step consumes.
         what: "rows" or "batches".
     """
     if num_rows < rows_per_step:
@@ -90,7 +90,7 @@ def warn_of_no_step(num_rows: int, rows_per_step: int, what: str) -> None:
 
 
 def warn_of_odd_rows(dataset: Any, rows_per_step: int) -> None:
-    """Warns where rows are left that do not make a step; for `drop_last=False`."""
+    """Warns if the last step has too few rows, with `drop_last=False`."""
     is_countable = isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset)
     if is_countable and len(dataset) % rows_per_step != 0:
         logger.warning(
@@ -105,7 +105,7 @@ def warn_of_odd_rows(dataset: Any, rows_per_step: int) -> None:
 
 
 def warn_of_odd_batches(batch_sampler: Any, batches_per_step: int) -> None:
-    """Warns where batches are left that do not make a step; for `drop_last=False`."""
+    """Warns if the last step has too few batches, with `drop_last=False`."""
     if batches_per_step == 1:
         return
     try:
@@ -130,9 +130,10 @@ def warn_of_odd_batches(batch_sampler: Any, batches_per_step: int) -> None:
 
 
 def num_rows_of(batch_sampler: Any, num_rows: int) -> int:
-    """Returns how many rows all batches of a sampler have, of a dataset with `num_rows` rows.
+    """Returns the number of rows in all batches of a sampler over `num_rows` rows.
 
-    Exact for PyTorch's sampler; one of the user's may make smaller batches than it says.
+    The number is exact for PyTorch's sampler. A sampler of the user may yield smaller batches than
+    its `batch_size`.
     """
     if isinstance(batch_sampler, BatchSampler):
         num_drawn = len(batch_sampler.sampler)  # type: ignore[arg-type]

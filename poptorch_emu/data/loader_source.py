@@ -1,6 +1,6 @@
-"""A `DataLoader` as the worker of an asynchronous accessor iterates it: without detours.
+"""The source of an asynchronous accessor that is a `DataLoader`.
 
-It knows PyTorch's loader only; what else it must know it is told.
+It only knows PyTorch's loader. Its constructor receives everything else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poptorch_emu.torch_versions import SingleProcessDataLoaderIter
 
 
 class LoaderSource:
-    """The loader, and in the worker its copy, which nobody else iterates."""
+    """A loader as a source. The worker has a copy, which only the worker iterates."""
 
     def __init__(
         self,
@@ -29,14 +29,13 @@ class LoaderSource:
         hands_on_at_once: bool,
         owns_accessor: bool,
     ) -> None:
-        """Takes the loader and what it says of itself.
+        """Stores the loader and its properties.
 
         Args:
-            loader: what to iterate.
+            loader: loader to iterate.
             drops_remainder: whether rows left over by rebatching are dropped.
-            hands_on_at_once: whether what its process makes is passed on as it is, one batch after
-                the other.
-            owns_accessor: whether the accessor is part of the loader, which counts for both.
+            hands_on_at_once: whether the loader yields its batches one by one and unchanged.
+            owns_accessor: whether the loader owns the accessor and counts for both.
         """
         self._loader = loader
         self._drops_remainder = drops_remainder
@@ -44,12 +43,12 @@ class LoaderSource:
         self._owns_accessor = owns_accessor
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterates like the loader, without the mark for profilers around each batch, if it can.
+        """Iterates like the loader, but skips PyTorch's profiler mark around each batch if it can.
 
-        In a worker nobody sees the marks of PyTorch, which take 3 % of the time of a small batch.
+        The marks take 3 % of the time of a small batch, and no profiler sees them in a worker.
         """
         batches = iter(self._loader)
-        # PyTorch counts the elements of an iterable dataset beside the mark.
+        # Within the mark PyTorch also counts the elements of an iterable dataset.
         is_counted = isinstance(self._loader.dataset, IterableDataset)
         if (
             is_counted
@@ -65,16 +64,16 @@ class LoaderSource:
         return self._drops_remainder
 
     def collate_into(self, next_slot: NextSlot) -> SlotCollate | None:
-        """Has batches made in memory that is given, if PyTorch's default would make them."""
+        """Builds batches in the next slot if PyTorch's default would build them."""
         if not self._hands_on_at_once or self._loader.collate_fn is not default_collate:
             return None
         self._loader.collate_fn = SlotCollate(next_slot)
         return self._loader.collate_fn
 
     def counter(self, rebatched_rows: int | None) -> Callable[[], int]:
-        """Returns what counts the elements; it does not keep alive a loader that owns it.
+        """Returns a function that counts the elements, with a weak reference to an owning loader.
 
-        Otherwise loader and worker would live until the next collection of circles.
+        With a strong reference, loader and worker would live until the next collection of cycles.
         """
         if not self._owns_accessor:
             return partial(num_elements, self._loader, rebatched_rows, self._drops_remainder)

@@ -1,7 +1,7 @@
 """A ring of slots in memory that two processes share; each slot holds the tensors of one element.
 
-The memory has no name in any file system: it is gone when nobody maps it any more, however its
-users end. Who may touch which slot when is not known here.
+The memory has no name in any file system, so that it is freed when no process maps it, however the
+processes end. `ring_progress.py` decides which process may use a slot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-# Assumed: enough for every vector load and for not sharing a cache line.
+# Assumed: suits every vector load, and keeps two tensors in different cache lines.
 _ALIGNMENT_BYTES = 64
 
 _WORD_BYTES = 8
@@ -36,17 +36,17 @@ class TensorSpec:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory the values take."""
+        """Bytes of the values."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        """Returns, say, `float32[2, 3]`."""
+        """Returns the type as text, for example `float32[2, 3]`."""
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
 
 @dataclass(frozen=True)
 class RingLayout:
-    """What each of the slots holds, and how many 64-bit words there are before them."""
+    """The layout of a ring: the tensors of each slot, and the 64-bit words before them."""
 
     num_slots: int
     tensors: tuple[TensorSpec, ...]
@@ -64,16 +64,16 @@ class RingLayout:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the ring; at least 1, because nothing of size 0 can be mapped."""
+        """Size of the ring; at least 1, because a file of size 0 cannot be mapped."""
         return max(1, self.first_slot_bytes + self.num_slots * self.slot_bytes)
 
 
 class RingFile:
-    """The memory of a ring before it is mapped; it can be given to a process that is started."""
+    """The memory of a ring before it is mapped. It can be passed to a new process."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """Makes new memory, or owns that of `descriptor`."""
-        # Unlike /dev/shm, which is small in containers, it is limited by the memory alone.
+        """Creates new memory, or takes ownership of `descriptor`."""
+        # Unlike /dev/shm, which is small in containers, only the machine's memory limits it.
         self.descriptor: int = (
             os.memfd_create("poptorch_emu_ring") if descriptor is None else descriptor
         )
@@ -82,23 +82,23 @@ class RingFile:
         return _received_file, (DupFd(self.descriptor),)
 
     def allocate(self, layout: RingLayout) -> None:
-        """Makes room for a ring.
+        """Allocates memory for a ring.
 
         Raises:
-            OSError: there is not that much memory.
+            OSError: the machine has too little memory.
         """
-        # Without this, too little memory would show as a bus error at the first write.
+        # Otherwise too little memory would cause a bus error at the first write.
         os.posix_fallocate(self.descriptor, 0, layout.num_bytes)
 
     def close(self) -> None:
-        """Forgets the memory, which lives on where it is mapped."""
+        """Closes the descriptor. The memory stays where it is mapped."""
         os.close(self.descriptor)
 
 
 class Ring:
-    """Words, and the slots as tensors; both alias the shared memory.
+    """A mapped ring: its words, and its slots as tensors, which alias the shared memory.
 
-    The memory stays mapped as long as one of these tensors lives.
+    The memory stays mapped as long as one of these tensors exists.
     """
 
     def __init__(self, layout: RingLayout, file: RingFile) -> None:
@@ -112,7 +112,7 @@ class Ring:
         self.words = words.cast("q")
 
     def slot(self, count: int) -> list[torch.Tensor]:
-        """Returns the tensors of the slot that the `count`-th element uses, from 0."""
+        """Returns the tensors of the slot of element number `count`, counted from 0."""
         return self.slots[count % len(self.slots)]
 
 

@@ -1,17 +1,17 @@
-"""What an asynchronous accessor and its worker process tell each other in shared memory.
+"""The protocol between an asynchronous accessor and its worker process in shared memory.
 
-Numbers that only grow, each written by one side alone: how many records the worker has published,
-how many slots the accessor has released, how many epochs it has begun. A record says that the next
-slot is filled, or that an epoch has ended. The worker owns a slot of the ring until it has
-published it, the accessor from then until it has released it; each is released once, also where the
-accessor has lost interest in its epoch.
+The protocol has counters that only grow, each written by one side: records that the worker has
+published, slots that the accessor has released, and epochs that it has begun. A record means that
+the next slot is filled, or that an epoch has ended. The worker owns a slot of the ring until it
+publishes it. The accessor owns it from then until it releases it. Every slot is released once, even
+if the accessor has already begun a later epoch.
 
-A look at a number costs next to nothing; a system call costs 2 to 3 % of the time of a small batch.
-Whoever has to wait raises its flag, looks again, and sleeps; whoever changes a number looks at the
-other's flag afterwards. So one of the two sees what the other did, provided that neither processor
-looks before its own store is out: that is what the fence is for. All else needs no more than that
-stores become visible in their order, as they do on x86-64. A sleeper looks again after a second in
-any case, which no test depends on.
+Reading a counter is nearly free, while a system call costs 2 to 3 % of the time of a small batch. A
+side that has to wait raises its flag, reads the counter again, and sleeps. A side that changes a
+counter reads the other side's flag afterwards. So at least one side sees the other's change,
+provided that each processor's store is visible before its next load. The fence is for that. The
+rest of the protocol only needs stores to become visible in their order, as on x86-64. As a safety
+net, a sleeper also reads the counter once a second; no test depends on that.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from typing import Any, NamedTuple
 
 from poptorch_emu.data.accessor_link import Kind, Link
 
-# Places of the numbers, each in a cache line of its own: a change takes no other number away.
+# Each counter has its own cache line, so that a change does not evict another counter.
 _WORDS_PER_LINE = 8
 _ACCESSOR_FLAG, _WORKER_FLAG, _PUBLISHED, _RELEASED, _BEGUN, _RECORDS = (
     index * _WORDS_PER_LINE for index in range(6)
 )
 _WORDS_PER_RECORD = 2
 
-# Stands for the rows of an epoch's end.
+# Number of rows in the record that ends an epoch.
 _END = -1
 
-# Assumed: often enough for a safety net.
+# Time between two reads of a sleeping side (assumed).
 _LOOK_AGAIN_SECONDS = 1.0
 
 
 class Record(NamedTuple):
-    """A filled slot, whose `num_rows` is 0 for an element that was not cut, or an epoch's end."""
+    """A filled slot or the end of an epoch. `num_rows` is 0 for an element that was not cut."""
 
     epoch: int
     num_rows: int
 
     @property
     def is_end(self) -> bool:
-        """Whether it is an epoch's end."""
+        """Whether the record ends an epoch."""
         return self.num_rows == _END
 
 
 def num_words(num_slots: int) -> int:
-    """Returns how many 64-bit words the progress takes."""
+    """Returns the number of 64-bit words of the progress."""
     return _RECORDS + _WORDS_PER_RECORD * _num_records(num_slots)
 
 
 def _num_records(num_slots: int) -> int:
-    # Beside a record for each slot the end of its epoch, and that of an empty one after them.
+    # One record for each slot, one for the end of each slot's epoch, and one for an empty epoch.
     return 2 * num_slots + 2
 
 
 class _RingProgress:
-    """What both sides do with the numbers."""
+    """The operations that both sides share."""
 
     def __init__(self, words: memoryview, num_slots: int, link: Link, flags: tuple[int, int]):
         self._words = words
@@ -70,10 +70,10 @@ class _RingProgress:
         self._lock = threading.Lock()
 
     def wait(self, is_over: Callable[[], bool]) -> Any:
-        """Sleeps until `is_over` returns true, which is asked whenever the other side changed it.
+        """Sleeps until `is_over` returns true; it is called after each wake-up by the other side.
 
         Returns:
-            What followed a message, other than the wake-ups, that came first.
+            The content of a message other than a wake-up, if such a message came first.
 
         Raises:
             LinkClosed: the other side ended first.
@@ -93,11 +93,11 @@ class _RingProgress:
         self._words[place] = value
         self._fence()
         if self._words[self._their_flag]:
-            self._words[self._their_flag] = 0  # One change wakes once.
+            self._words[self._their_flag] = 0  # Each change wakes the other side once.
             self._link.send(Kind.WAKE)
 
     def _fence(self) -> None:
-        # Locked instructions, which let no later load overtake an earlier store.
+        # Locking uses locked instructions, which no later load can overtake.
         with self._lock:
             pass
 
@@ -116,23 +116,23 @@ class WorkerProgress(_RingProgress):
 
     @property
     def num_free(self) -> int:
-        """How many slots can be filled."""
+        """Number of slots that can be filled."""
         free: int = self._num_slots - self.num_filled + self._words[_RELEASED]
         return free
 
     @property
     def num_begun(self) -> int:
-        """How many epochs the accessor has asked for."""
+        """Number of epochs that the accessor has begun."""
         begun: int = self._words[_BEGUN]
         return begun
 
     def publish(self, epoch: int, num_rows: int) -> None:
-        """Hands the next slot over."""
+        """Publishes the next slot."""
         self.num_filled += 1
         self._add(epoch, num_rows)
 
     def publish_end(self, epoch: int) -> None:
-        """Says that an epoch has no more elements."""
+        """Publishes the end of an epoch."""
         self._add(epoch, _END)
 
     def _add(self, epoch: int, num_rows: int) -> None:
@@ -152,30 +152,31 @@ class ReaderProgress(_RingProgress):
         self._num_released = 0
 
     def begin(self, num_epochs: int) -> None:
-        """Asks for that many epochs in all; loading of those before the last of them stops."""
+        """Begins epochs up to number `num_epochs`; the worker stops loading earlier ones."""
         self._change(_BEGUN, num_epochs)
 
     @property
     def num_waiting(self) -> int:
-        """How many records there are to take."""
+        """Number of records that can be taken."""
         published: int = self._words[_PUBLISHED]
         return published - self._num_taken
 
     @property
     def is_full(self) -> bool:
-        """Whether as many records wait as there are slots: the worker may be waiting for one.
+        """Whether at least as many records wait as the ring has slots.
 
-        An epoch's end is a record, too, but has no slot.
+        The worker may then be waiting for a slot. It may not, because the end of an epoch is a
+        record without a slot.
         """
         return self.num_waiting >= self._num_slots
 
     def take(self) -> Record:
-        """Returns the oldest record that was not taken."""
+        """Takes and returns the oldest waiting record."""
         place = self._place_of_record(self._num_taken)
         self._num_taken += 1
         return Record(self._words[place], self._words[place + 1])
 
     def release(self) -> None:
-        """Gives the oldest filled slot back to the worker."""
+        """Returns the oldest filled slot to the worker."""
         self._num_released += 1
         self._change(_RELEASED, self._num_released)

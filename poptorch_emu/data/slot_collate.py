@@ -1,4 +1,4 @@
-"""Makes batches right in the slots of a ring, where PyTorch's default would make and copy them."""
+"""Builds batches directly in the slots of a ring, which saves the copy after `default_collate`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ NextSlot = Callable[[], Sequence[torch.Tensor] | None]
 
 
 class SlotCollate:
-    """Stands in for `default_collate`; what it returns has the same values.
+    """A replacement of `default_collate` that returns the same values.
 
-    Whoever uses it must hand each batch over, or forget it, before the next one is made: both may
-    be made in the same slot.
+    The caller must publish or drop each batch before it builds the next one, because both may use
+    the same slot.
 
     Attributes:
-        made: the last batch, if all of it is in the slot.
+        made: last batch, if all of it is in the slot.
     """
 
     def __init__(self, next_slot: NextSlot) -> None:
-        """Uses the tensors of `next_slot()`, which is `None` where there is no room."""
+        """Stores `next_slot`, which returns the tensors of the next slot, `None` without room."""
         self.made: Any = None
         self._next_slot = next_slot
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Returns the batch; some of its tensors may be those of the slot."""
+        """Returns the batch. Some of its tensors may be those of the slot."""
         self.made = None
         slot = self._next_slot()
         if slot is None:
@@ -50,5 +50,5 @@ class SlotCollate:
 
 
 def _stacked(column: Sequence[Any], place: torch.Tensor) -> Any:
-    """Returns `place`, filled, where it is just like what PyTorch would make."""
+    """Returns `place` with the stacked values if it suits them, otherwise a new tensor."""
     return place if _C.stack_into(column, place) else default_collate(column)  # type: ignore[arg-type]
