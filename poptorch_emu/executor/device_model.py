@@ -28,7 +28,7 @@ from poptorch_emu.executor.saving import (
 )
 from poptorch_emu.executor.synced_tensors import Trainer
 from poptorch_emu.executor.unseen_changes import CompiledFlags, UnseenChangeWarnings
-from poptorch_emu.executor.weights import Weights
+from poptorch_emu.executor.weights import Weights, owner_of_names
 from poptorch_emu.log import logger
 from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
@@ -84,11 +84,12 @@ class DeviceModel:
         self.optimizer_link = optimizer_link
         self.device = AttachedDevice()
         is_training = optimizer_link is not None
-        self.weights = Weights(user_model, trainer, self.device, is_training=is_training)
+        self._named_model = owner = owner_of_names(model, user_model)
+        self.weights = Weights(owner, trainer, self.device, is_training=is_training)
         self.device_lock = self.weights.device_lock
         self.random_state = RandomState(self.device)
         self.measurement = Measurement(self.device)
-        self.compilation = Compilation(model, user_model, optimizer_link)
+        self.compilation = Compilation(model, owner, optimizer_link)
         self.anchored: dict[str, torch.Tensor] = {}
         self._follow_optimizer()
         self.weights.wrap()
@@ -353,7 +354,7 @@ class DeviceModel:
     def _load(self) -> None:
         """Takes what was compiled to a device, if there is one."""
         self.weights.wrap()  # Forward may have made buffers.
-        self._flags = CompiledFlags(self._user_model, self.compilation.executable)
+        self._flags = CompiledFlags(self._named_model, self.compilation.executable)
         if not self._is_offline:
             self._attach()
 
