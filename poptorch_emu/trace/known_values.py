@@ -18,6 +18,7 @@ from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.torch_versions import OpOverload, disable_current_modes
+from poptorch_emu.trace.decided_draws import decided
 from poptorch_emu.trace.integer_state import is_integer_state
 
 aten = torch.ops.aten
@@ -60,6 +61,9 @@ def known_value(
             if _is_source(each):  # A copy: it may be changed in place.
                 values[each] = sources[each].clone()
                 continue
+            if (truth := decided(each)) is not None:
+                values[each] = torch.full(each.meta["val"].shape, truth)
+                continue
             if each.target in _OF_A_SHAPE:
                 like = each.all_input_nodes[0]
                 form = like.meta["val"]
@@ -84,8 +88,13 @@ def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
-    """Returns `node` and what its value depends on, shapes left out."""
-    return ancestors(node, lambda each: [] if each.target in _OF_A_SHAPE else each.all_input_nodes)
+    """Returns `node` and what its value depends on, shapes and decided draws left out."""
+    return ancestors(
+        node,
+        lambda each: (
+            [] if reads_shape_only(each) or decided(each) is not None else each.all_input_nodes
+        ),
+    )
 
 
 def ancestors(

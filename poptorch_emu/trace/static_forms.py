@@ -20,7 +20,15 @@ from poptorch_emu.torch_versions import (
     pack_padded_sequence,
     pad_packed_sequence,
 )
-from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, quantisation, refusal
+from poptorch_emu.trace import (
+    decided_draws,
+    dynamic_slices,
+    host_draws,
+    host_moves,
+    host_writes,
+    quantisation,
+    refusal,
+)
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.trace.regions import current
 from poptorch_emu.trace.source_line import user_source
@@ -237,6 +245,13 @@ def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _on_host(tensor, "Tensor.numpy").numpy(*args, **kwargs)
 
 
+def _item(tensor: torch.Tensor) -> Any:
+    """Reads a random number as one that is not known."""
+    node = current().recorder.find(tensor) if isinstance(tensor, FakeTensor) else None
+    is_draw = node is not None and decided_draws.is_uniform(node)
+    return host_draws.Draw(0.0, 1.0) if is_draw else tensor.item()
+
+
 def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Makes an array of NumPy of a tensor on the device, if its value is known."""
     on_host = _on_host(tensor, "numpy.asarray")
@@ -336,6 +351,7 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cpu: host_moves.cpu,
     torch.Tensor.to: host_moves.to,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    torch.Tensor.item: _item,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.tolist: _tolist,
     torch.masked_select: _masked_select,

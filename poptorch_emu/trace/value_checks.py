@@ -85,7 +85,10 @@ def _passing_value(code: CodeType, offset: int) -> bool | None:
         offset: of the instruction: a conditional jump, or a call whose result is tested.
     """
     steps = list(dis.get_instructions(code))
-    place = next(index for index, step in enumerate(steps) if step.offset == offset)
+    place_of = {step.offset: index for index, step in enumerate(steps)}
+    place = place_of.get(offset)
+    if place is None:
+        return None
     is_call = steps[place].opname.startswith("CALL")
     tests = (index for index in range(place + is_call, len(steps)) if not _is_part(steps[index]))
     test = next(tests, None)
@@ -95,7 +98,7 @@ def _passing_value(code: CodeType, offset: int) -> bool | None:
     if_true = jump.opname.endswith("IF_TRUE")
     if not (if_true or jump.opname.endswith("IF_FALSE")):
         return None
-    target = next(index for index, step in enumerate(steps) if step.offset == jump.argval)
+    target = place_of[jump.argval]
     is_caught = _is_caught(code, offset)
     if _only_raises(steps, test + 1, is_caught):
         return if_true

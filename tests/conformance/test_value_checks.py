@@ -126,3 +126,12 @@ def test_check_of_a_known_value_that_fails_then_its_error() -> None:
 
     with pytest.raises(AssertionError, match="known"):
         run(forward, X)
+
+
+def test_value_read_in_a_generator_that_a_check_consumes_then_refused() -> None:
+    def forward(self, x):
+        assert all(bool(row > 0) for row in x)
+        return x
+
+    with pytest.raises(poptorch.Error, match="reads a value that only exists when the model runs"):
+        run(forward, X)
