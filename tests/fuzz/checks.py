@@ -10,6 +10,7 @@ from fuzz.others import check_groups, check_inference, check_wrappers
 from fuzz.parts import register_operators
 from fuzz.reports import check_reports
 from fuzz.training import check_noise, check_training
+from support.random_plans import check_plans
 
 import poptorch_emu as poptorch
 
@@ -22,6 +23,7 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "files": check_files,
     "reports": check_reports,
     "kill": check_kill,
+    "plans": check_plans,
 }
 # What a random model may run into by the rules of PopTorch.
 REFUSALS = re.compile(
