@@ -33,7 +33,7 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 _ALONE = nullcontext()
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
-_NARROW = {torch.float64: torch.float32}
+_NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 class Session:

@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.torch_versions import (
     FakeTensor,
+    disable_current_modes,
     grouped_mm,
     pack_padded_sequence,
     pad_packed_sequence,
@@ -176,21 +177,6 @@ def _histc(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.histc(input.float(), *args, **kwargs).to(input.dtype)
 
 
-def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Gives a transform complex numbers.
-
-    PyTorch would convert real ones, and nobody may ask for a complex type on the device.
-    """
-
-    def call(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not input.is_complex():
-            real = input.float()
-            input = torch.complex(real, torch.zeros_like(real))
-        return transform(input, *args, **kwargs)
-
-    return call
-
-
 def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
     """Says what the compiler says of shifts that do not fit the dims."""
     num_shifts, num_dims = (len(v) if isinstance(v, Sequence) else 1 for v in (shifts, dims))
@@ -205,6 +191,27 @@ def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
             f"same size, not {num_shifts} and {num_dims}."
         )
     return torch.roll(input, shifts, dims)
+
+
+def _istft(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Checks the window with the values that it has now; one made of inputs is not checked."""
+    recording = current()
+
+    def has_gap(condition: torch.Tensor) -> bool:
+        value = None if recording.recorder.is_in_region else recording.present_value(condition)
+        with disable_current_modes():
+            if value is None or not bool(value):
+                return False
+        raise RuntimeError(
+            f"istft at {user_source()}: windows that overlap must not add up to zero anywhere. Use "
+            "another window, hop_length or center=True."
+        )
+
+    recording.recorder.equals = has_gap
+    try:
+        return torch.istft(*args, **kwargs)
+    finally:
+        recording.recorder.equals = None
 
 
 def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
@@ -304,21 +311,6 @@ def _packed(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-# The transforms that convert a real input.
-_COMPLEX_TRANSFORMS = (
-    torch.fft.fft2,
-    torch.fft.fftn,
-    torch.fft.hfft,
-    torch.fft.hfft2,
-    torch.fft.hfftn,
-    torch.fft.ifft2,
-    torch.fft.ifftn,
-    torch.fft.irfft,
-    torch.fft.irfft2,
-    torch.fft.irfftn,
-)
-
-
 def _assert_tensor_metadata(a: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     """Leaves out the device, which an exported program has from the machine that exported it."""
     kwargs.pop("device", None)
@@ -327,13 +319,14 @@ def _assert_tensor_metadata(a: torch.Tensor, *args: Any, **kwargs: Any) -> None:
 
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._assert_tensor_metadata.default: _assert_tensor_metadata,
-    **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
     torch.fused_moving_avg_obs_fake_quant: quantisation.fused_fake_quantisation,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
     F.grouped_mm: _grouped_mm,
     F.one_hot: _one_hot,
+    torch.istft: _istft,
+    torch.Tensor.istft: _istft,
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
     grouped_mm: _grouped_mm,

@@ -17,6 +17,7 @@ from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.torch_versions import (
     DisableTorchFunctionSubclass,
     FakeTensor,
+    disable_current_modes,
     get_sequence_nr,
     start_autograd,
 )
@@ -79,6 +80,7 @@ class TraceState:
             config.is_training,
             config.num_sharers,
             is_apart=config.num_processes > 1 and not config.is_training,
+            present_value=self.value_of,
         )
         self.stages = StageResolver(config.strategy)
         self._num_inputs = 0
@@ -118,9 +120,12 @@ class TraceState:
             value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]
-        fake = self._fake_like(value)
+        kind = "parameter" if tensor.is_parameter else "buffer"
+        name = f"{kind} {tensor.name}"
+        dtype = type_on_ipu(value.dtype, name, is_parameter=tensor.is_parameter)
+        fake = self._fakes.empty(self.fake_mode, value.shape, dtype)
         source = Source(SourceKind.VARIABLE, tensor.name)
-        if not value.is_floating_point():
+        if not (dtype.is_floating_point or dtype.is_complex):
             source = Source(SourceKind.CONSTANT, tensor.name)
             self.downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())
@@ -146,7 +151,8 @@ class TraceState:
         rows = value.detach()
         if rows.dim() > 0:
             rows = rows.narrow(0, 0, rows.size(0) // self.config.batch_factor)
-        fake = self._fake_like(rows)
+        dtype = type_on_ipu(rows.dtype, f"input {self._num_inputs}")
+        fake = self._fakes.empty(self.fake_mode, rows.shape, dtype)
         source = Source(SourceKind.INPUT, str(self._num_inputs))
         self._num_inputs += 1
         self.recorder.add_source(source, fake, NodeRecord())
@@ -197,7 +203,8 @@ class TraceState:
             value = self.host_tensors.get(source_of(source).name)
             if value is None or value.is_meta or source_of(source).name in grouped:
                 return None
-            return value.detach()
+            with disable_current_modes():  # The trace may be in progress.
+                return value.detach()
 
         return known_value(self.graph, node, value_of)
 
@@ -243,6 +250,3 @@ class TraceState:
                     raise refusal.gradient_of_body(name)
                 results.append((Sink(SinkKind.GRADIENT, name), node))
         return results
-
-    def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        return self._fakes.empty(self.fake_mode, value.shape, type_on_ipu(value.dtype))
