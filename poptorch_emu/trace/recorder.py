@@ -256,9 +256,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = self._narrow(func, args, kwargs)
         try:
             result = self._result_type(func, args, kwargs)
-            if is_fake_on_host(result):
-                # PyTorch's rule for convolutions, for example, only looks at the first operand.
-                raise TypeError("the operands are on two devices")
         except (FakeTensorDeviceMismatchError, TypeError, RuntimeError) as failure:
             # The second one is of subclasses; the third one of rules that look at devices, too.
             if isinstance(failure, RuntimeError) and "same device" not in str(failure):
@@ -277,7 +274,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Error: that cannot be said before the model runs.
         """
         try:
-            return self.memo.run(func, args, kwargs)
+            result = self.memo.run(func, args, kwargs)
+            if is_fake_on_host(result):
+                # PyTorch's rule for convolutions, for example, only looks at the first operand.
+                raise FakeTensorDeviceMismatchError(func, IPU, torch.device("cpu"))
+            return result
         except DataDependentOutputException:
             raise refusal.reads_value(func) from None
         except DynamicOutputShapeException:
