@@ -15,7 +15,7 @@ from torch import fx
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.mutation import memory_sharers, shares_memory, written_values
-from poptorch_emu.trace import regions
+from poptorch_emu.trace import masked_rows, regions
 from poptorch_emu.trace.known_values import ancestors, known_value
 from poptorch_emu.trace.recorder import Recorder
 from poptorch_emu.trace.source_line import user_source
@@ -74,12 +74,14 @@ def positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.T
     return (start.reshape(()).to(torch.int64) + offsets) % length
 
 
-def take(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+def take(tensor: torch.Tensor, index: Any) -> Any:
     """Returns `tensor[index]`; numbers and bounds of slices may be tensors on the device (exact).
 
     Raises:
         Error: the size of a slice depends on data, or it does not fit its axis.
     """
+    if masked_rows.is_unknown_mask(index):
+        return masked_rows.MaskedRows.of(tensor, index)
     items = _items(index)
     if not any(map(_is_dynamic, items)):
         return tensor[index]
@@ -101,6 +103,9 @@ def put(tensor: torch.Tensor, index: Any, value: Any) -> None:
     Raises:
         Error: the size of a slice depends on data, or it does not fit its axis.
     """
+    if isinstance(value, masked_rows.MaskedRows):
+        value.put(tensor, index)
+        return
     items = _items(index)
     number = next((number for number, item in enumerate(items) if _is_dynamic(item)), None)
     if number is None:

@@ -20,6 +20,7 @@ from poptorch_emu.object_parts import context_of, is_registered
 from poptorch_emu.structure import find_parser, flatten_tensors, items_of, rebuild
 from poptorch_emu.torch_versions import FakeTensor
 from poptorch_emu.trace.host_backed import HostBacked
+from poptorch_emu.trace.masked_rows import MaskedRows
 
 # A module's tensors are put back after the trace; the others hold no values of one call.
 _ENDS = (torch.nn.Module, torch.Tensor, type, ModuleType, CodeType, str, bytes, int, float)
@@ -32,6 +33,8 @@ def check_outputs(outputs: Any) -> None:
         Error: a value is lazy, or holds stand-ins that are not looked for.
     """
     for where, value, is_lost in _leaves(outputs, "", {}):
+        if isinstance(value, MaskedRows):
+            raise value.error
         if is_lost or isinstance(value, Iterator) or _reaches(value, (FakeTensor, HostBacked)):
             raise _refused_output(type(value), where)
 
