@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import math
 from typing import Any
 
 import keras
-import torch
 
 
 class DeviceShape(tuple[Any, ...]):
@@ -42,12 +39,7 @@ class DeviceShape(tuple[Any, ...]):
 
 
 def give_shapes_methods() -> None:
-    """Lets the shapes of PyTorch's tensors and of symbolic ones be asked as TensorFlow's are."""
-    setattr(torch.Tensor, "get_shape", lambda tensor: DeviceShape(tensor.shape))  # noqa: B010
+    """Lets the shapes of symbolic tensors of Keras be asked as TensorFlow's are."""
     keras.KerasTensor.get_shape = lambda tensor: DeviceShape(tensor.shape)
     sizes = keras.KerasTensor.shape.fget
     keras.KerasTensor.shape = keras.KerasTensor.shape.getter(lambda x: DeviceShape(sizes(x)))
-    # The class of PyTorch's shapes is written in C, so that its methods are set in its namespace.
-    (namespace,) = gc.get_referents(torch.Size.__dict__)
-    namespace["as_list"] = lambda sizes: list(sizes)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Size))
