@@ -25,7 +25,6 @@ from poptorch_emu.keras.run_settings import (
 )
 from poptorch_emu.options.base import note_accepted
 
-
 # Its key in what Keras saves; Keras itself passes it over.
 _STAGES = "ipu_pipeline_stages"
 

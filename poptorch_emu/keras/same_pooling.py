@@ -78,10 +78,11 @@ def average(
         pairs: pixels before and behind each axis.
     """
     pool = _POOLS[len(windows)]
-    means = pool(padded(x, pairs), windows, strides)
+    means: torch.Tensor = pool(padded(x, pairs), windows, strides)
     if not any(map(any, pairs)):
         return means
-    return means / pool(padded(torch.ones_like(x[:1, :1]), pairs), windows, strides)
+    parts: torch.Tensor = pool(padded(torch.ones_like(x[:1, :1]), pairs), windows, strides)
+    return means / parts
 
 
 def _sizes(value: Any, count: int) -> tuple[int, ...]:

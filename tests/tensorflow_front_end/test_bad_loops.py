@@ -190,7 +190,7 @@ REFUSED = {
     only_sometimes: (Error, "reached in some iterations only"),
     after_a_while: (Error, "reached in some iterations only"),
     twice: (ValueError, "An outfeed can only be enqueued once"),
-    two_optimizers: (Error, "updates weights once in an iteration"),
+    two_optimizers: (Error, "reached in some iterations only"),  # Each iteration has its own.
     unlike_elements: (Error, "reached in some iterations only"),
     with_numpy: (Error, "reads a value that only exists when the model runs"),
     with_a_condition: (Error, "reads a value that only exists when the model runs"),

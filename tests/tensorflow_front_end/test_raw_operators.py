@@ -146,7 +146,7 @@ def test_number_of_python_when_each_iteration_has_another_then_is_refused() -> N
 def test_weights_when_read_after_their_update_then_are_the_new_ones() -> None:
     strategy = programs.strategy()
     with strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, False)])
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
         model.set_weights([np.ones((3, 1), np.float32)])
         optimizer, second = keras.optimizers.SGD(0.1), keras.optimizers.Nadam(0.1)
 

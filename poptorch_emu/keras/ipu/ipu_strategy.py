@@ -21,6 +21,7 @@ from poptorch_emu.keras.loops.capture_state import current, is_suspended
 from poptorch_emu.keras.loops.function_runner import FunctionRunner
 from poptorch_emu.keras.loops.host_values import tensorflow
 from poptorch_emu.keras.loops.infeed import Infeed
+from poptorch_emu.keras.loops.symbolic_values import current_graph
 from poptorch_emu.keras.model_methods import IpuModelMethods
 from poptorch_emu.options import Options
 
@@ -43,7 +44,9 @@ class IPUStrategy:
     def __new__(cls, *args: Any, **kwargs: Any) -> IPUStrategy:
         """Makes it a strategy of TensorFlow, too, where that is there."""
         tf = tensorflow()
-        return super().__new__(cls if tf is None else _of_tensorflow(cls, tf))
+        kind: Any = cls if tf is None else _of_tensorflow(cls, tf)
+        found: IPUStrategy = super().__new__(kind)
+        return found
 
     def __init__(
         self,
@@ -137,7 +140,7 @@ class IPUStrategy:
             TypeError: an argument has a type that a device has not.
         """
         tf = tensorflow()
-        if tf is not None and not tf.executing_eagerly():
+        if tf is not None and not tf.executing_eagerly() and current_graph() is None:
             raise compiler_error(
                 "strategy.run is called while TensorFlow builds a graph (in a tf.function, or in "
                 "a function that Dataset.map takes), which would keep the result of one run for "
@@ -155,7 +158,7 @@ class IPUStrategy:
 
 
 @functools.cache
-def _of_tensorflow(kind: type, tf: Any) -> type:
+def _of_tensorflow(kind: Any, tf: Any) -> type:
     """Returns a strategy that is an instance of `tf.distribute.Strategy`."""
     return type(kind.__name__, (kind, tf.distribute.Strategy), {"__module__": kind.__module__})
 

@@ -20,7 +20,7 @@ from poptorch_emu.keras.loops import gradients
 from poptorch_emu.keras.loops.capture_state import current
 from poptorch_emu.keras.loops.device_values import is_of_device
 from poptorch_emu.keras.loops.host_values import tensorflow
-from poptorch_emu.keras.loops.infeed import Infeed, joined
+from poptorch_emu.keras.loops.infeed import Infeed, Joined
 from poptorch_emu.keras.loops.symbolic_values import entered, left
 from poptorch_emu.trace.patches import patched
 
@@ -73,6 +73,9 @@ class CapturedRange(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.values[index]
+
+
+_CAPTURED = (Infeed, Joined, CapturedRange)
 
 
 class _Scalars(Sequence[Any]):
@@ -136,19 +139,19 @@ def _index(limit: Any) -> Any:
 
 
 def _enumerate(values: Any, start: int = 0) -> Any:
-    if current() is None or not isinstance(source := _source(values), (Infeed, CapturedRange)):
+    if current() is None or not isinstance(source := _source(values), _CAPTURED):
         return builtins.enumerate(values, start)
     return _zip(builtins.range(start, start + sys.maxsize), source)
 
 
 def _zip(*values: Any, strict: bool = False) -> Any:
     sources = [_source(each) for each in values]
-    is_captured = any(isinstance(each, (Infeed, CapturedRange)) for each in sources)
+    is_captured = any(isinstance(each, _CAPTURED) for each in sources)
     if current() is None or not is_captured:
         return builtins.zip(*values, strict=strict)
     plain = [each.values if isinstance(each, CapturedRange) else each for each in sources]
-    kinds = (Infeed, Sequence)
-    return joined([each if isinstance(each, kinds) else list(each) for each in plain])
+    kinds = (Infeed, Joined, Sequence)
+    return Joined([each if isinstance(each, kinds) else list(each) for each in plain])
 
 
 def _source(values: Any) -> Any:

@@ -224,7 +224,7 @@ class _Discovery(Capture):
         return any(
             self.tracker.maker_of(each) is first
             if isinstance(each, torch.Tensor)
-            else not np.array_equal(each, other)
+            else isinstance(other, torch.Tensor) or not np.array_equal(each, other)
             for each, other in zip(leaves[1], leaves[0], strict=True)
         )
 
@@ -276,12 +276,13 @@ def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
 def loop_values(values: Sequence[Any]) -> torch.Tensor:
     """Returns the values of the variable of a loop as the device has them."""
     if hasattr(values, "__array__"):
-        plain = np.array(values)
-        found = torch.as_tensor(plain)
+        found = torch.as_tensor(np.array(values))
+        has_type = True
     else:
         plain = [left(value) for value in values]
         found = torch.as_tensor(np.array(plain))
-    if not found.is_floating_point() and any(hasattr(each, "__array__") for each in plain):
+        has_type = any(hasattr(each, "__array__") for each in plain)
+    if has_type and not found.is_floating_point():
         return found
     return found.float() if found.is_floating_point() else found.int()
 

@@ -193,7 +193,7 @@ class Infeed:
         return tensorflow().nest.pack_sequence_as(self.spec, list(tensors))
 
     def _loop(self) -> Iterator[Any]:
-        for (element,) in joined([self]):
+        for (element,) in Joined([self]):
             yield element
 
     def hold(self, count: int) -> None:
@@ -256,25 +256,41 @@ class Infeed:
         return True
 
 
-def joined(sources: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yields what infeeds and ranges have, side by side, in a function that is captured.
+class Joined:
+    """Infeeds, ranges and others of these side by side, for a function that is captured."""
 
-    Args:
-        sources: infeeds and sequences; at least one of them is an infeed, or they are ranges.
-    """
-    capture = current()
-    assert capture is not None
-    count = capture.known_count()
-    if count is None:
-        lengths = [
-            each.num_left() // capture.replicas if isinstance(each, Infeed) else len(each)
-            for each in sources
-        ]
-        count = min(lengths)
-    for number in capture.run_loop(range(count)):
-        yield tuple(
-            capture.read(each) if isinstance(each, Infeed) else _entry(each, number)
-            for each in sources
+    def __init__(self, sources: Sequence[Any]) -> None:
+        """Takes infeeds and sequences; at least one is an infeed, or they are ranges."""
+        self._sources = sources
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yields what all have next, as long as all have something."""
+        capture = current()
+        assert capture is not None
+        count = capture.known_count()
+        for number in capture.run_loop(range(self.num_left(capture) if count is None else count)):
+            yield self.entry(capture, number)
+
+    def num_left(self, capture: Any) -> int:
+        """Returns for how many iterations there is something."""
+        return min(
+            each.num_left() // capture.replicas
+            if isinstance(each, Infeed)
+            else each.num_left(capture)
+            if isinstance(each, Joined)
+            else len(each)
+            for each in self._sources
+        )
+
+    def entry(self, capture: Any, number: Any) -> tuple[Any, ...]:
+        """Returns what all have for an iteration."""
+        return tuple(
+            capture.read(each)
+            if isinstance(each, Infeed)
+            else each.entry(capture, number)
+            if isinstance(each, Joined)
+            else _entry(each, number)
+            for each in self._sources
         )
 
 
@@ -284,7 +300,7 @@ def _entry(values: Any, number: Any) -> Any:
         return values[number]
     if isinstance(values, range):
         found = number * values.step + values.start
-        found.is_number_of_python = True
+        found.is_number_of_python = True  # type: ignore[attr-defined]
         return found
     raise compiler_error(
         f"A loop on the IPU goes over a {type(values).__name__} of Python side by side with a "

@@ -29,10 +29,14 @@ from poptorch_emu.keras.loops.device_values import is_computing
 from poptorch_emu.keras.loops.host_values import to_torch
 from poptorch_emu.keras.loops.symbolic_values import entered, left
 from poptorch_emu.keras.loops.tensorflow_variables import value_of
-from poptorch_emu.keras.tensorflow_graph import control_flow
+from poptorch_emu.keras.tensorflow_graph import unrolled_control
 from poptorch_emu.keras.tensorflow_graph.device_graph import current_graph, device_graph
 from poptorch_emu.keras.tensorflow_graph.device_shape import give_shapes_methods
-from poptorch_emu.keras.tensorflow_graph.numpy_operands import answer_arrays
+from poptorch_emu.keras.tensorflow_graph.numpy_operands import (
+    answer_arrays,
+    function_of_arrays,
+    operation,
+)
 from poptorch_emu.keras.tensorflow_graph.raw_call import refusal
 from poptorch_emu.torch_versions import FakeTensor, pytree
 
@@ -53,11 +57,13 @@ def install() -> None:
         kind.__torch_function__ = classmethod(_called_by_torch)
     _convert_for_keras()
     _SymbolicCalls().register()
-    control_flow.install()
+    unrolled_control.install()
     _note_handles()
     _call_inside()
     give_shapes_methods()
     answer_arrays()
+    ops.SymbolicTensor.__array_ufunc__ = _operation_of_numpy
+    ops.SymbolicTensor.__array_function__ = function_of_arrays
     for owner in (keras.layers.Layer, keras.losses.Loss):
         owner.__call__ = _called_by_program(owner.__call__)
     keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
@@ -74,7 +80,7 @@ def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
         with device_graph(), _depth(0):
             return left_on_device(function(*entered(args), **entered(kwargs)))
 
-    call._is_for_program = True  # type: ignore[attr-defined]
+    call.is_for_program = True  # type: ignore[attr-defined]
     return call
 
 
@@ -119,20 +125,21 @@ def _called_by_program(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_host(result: Any, given: Any) -> Any:
-    """Returns tensors of TensorFlow where a program calls Keras with those, or with arrays."""
-    is_of_host = any(
-        isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in keras.tree.flatten(given)
-    )
-    if is_computing() or not is_of_host:
+    """Returns what a program gets that calls Keras on the host with arrays or TensorFlow's tensors.
+
+    It asks for numbers, which PyTorch's tensors have only without a gradient.
+    """
+    leaves = keras.tree.flatten(given)
+    if is_computing() or not any(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves):
         return result
-    return keras.tree.map_structure(
-        lambda x: (
-            tf.constant(x.detach().numpy())
-            if isinstance(x, torch.Tensor) and x.device.type == "cpu"
-            else x
-        ),
-        result,
-    )
+    is_of_tensorflow = any(isinstance(leaf, tf.Tensor) for leaf in leaves)
+
+    def number(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
+            return leaf
+        return tf.constant(leaf.detach().numpy()) if is_of_tensorflow else leaf.detach()
+
+    return keras.tree.map_structure(number, result)
 
 
 def _wrap_calls() -> None:
@@ -162,7 +169,7 @@ def _wrap_calls() -> None:
 
 
 def _is_for_program(function: Any) -> bool:
-    return getattr(function, "_is_for_program", False)
+    return getattr(function, "is_for_program", False)
 
 
 def _wrap_functions(kind: Any) -> None:
@@ -220,6 +227,15 @@ def _from_torch(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = 
     if isinstance(value, FakeTensor) or value.device.type != "cpu":
         raise refusal("conversion of a value of the IPU outside of a layer, loss or function")
     return tf.constant(value.detach().numpy(), dtype)
+
+
+def _operation_of_numpy(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """Computes a universal function of NumPy with symbolic tensors."""
+    values = [left(each) for each in inputs]
+    tensors = [each for each in values if isinstance(each, torch.Tensor)]
+    if not tensors:
+        return getattr(ufunc, method)(*values, **kwargs)
+    return entered(operation(tensors[0], ufunc, method, *values, **kwargs))
 
 
 def _is_counter(value: torch.Tensor) -> bool:

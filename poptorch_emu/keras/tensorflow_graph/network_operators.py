@@ -196,17 +196,17 @@ def _einsum(call: RawCall, *inputs: torch.Tensor) -> torch.Tensor:
     return torch.einsum(call.attr("equation"), *inputs)
 
 
-def _solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.linalg.solve(a.mT if call.attr("adjoint") else a, b)
 
 
-def _triangular_solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _triangular_solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> Any:
     is_lower, adjoint = call.attr("lower"), call.attr("adjoint")
     a = a.mT if adjoint else a
     return torch.linalg.solve_triangular(a, b, upper=is_lower == adjoint)
 
 
-def _inverse(call: RawCall, a: torch.Tensor) -> torch.Tensor:
+def _inverse(call: RawCall, a: torch.Tensor) -> Any:
     return torch.linalg.inv(a.mT if call.attr("adjoint") else a)
 
 

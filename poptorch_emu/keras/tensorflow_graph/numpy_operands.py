@@ -36,8 +36,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def answer_arrays() -> None:
     """Lets tensors of PyTorch and of Keras say what an operation with an array means."""
     for kind in (torch.Tensor, keras.Variable, keras.KerasTensor):
-        setattr(kind, "__array_ufunc__", _operation)  # noqa: B010
-    setattr(torch.Tensor, "__array_function__", _function)  # noqa: B010
+        setattr(kind, "__array_ufunc__", operation)  # noqa: B010
+    setattr(torch.Tensor, "__array_function__", function_of_arrays)  # noqa: B010
     # These PyTorch makes itself, on the host.
     for name, function in {"__eq__": np.equal, "__ne__": np.not_equal}.items():
         _compare_arrays(name, function)
@@ -54,7 +54,7 @@ def _compare_arrays(name: str, function: Any) -> None:
     setattr(torch.Tensor, name, compare)
 
 
-def _operation(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+def operation(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """Computes a universal function of NumPy."""
     if not (is_computing() or isinstance(self, keras.KerasTensor)):
         return _on_host(ufunc, method, inputs, kwargs)
@@ -65,7 +65,7 @@ def _operation(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) 
     return function(*_constants(inputs))
 
 
-def _function(self: Any, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+def function_of_arrays(self: Any, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """Refuses another function of NumPy for a value of the device."""
     if is_computing() and function.__name__ not in _OF_SHAPES:
         raise _refusal(function.__name__)

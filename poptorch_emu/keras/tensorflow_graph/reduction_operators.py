@@ -102,7 +102,7 @@ def _top_k(call: RawCall, x: torch.Tensor, k: Any) -> list[torch.Tensor]:
 def _segments(reduce: str, of_nothing: Callable[[torch.dtype], Any]) -> Row:
     """Returns the row of an unsorted segment reduction; negative segments are left out."""
 
-    def call_with(call: RawCall, data: Any, ids: Any, count: Any) -> torch.Tensor:
+    def call_with(call: RawCall, data: Any, ids: Any, count: Any) -> Any:
         inner = list(data.shape[ids.dim() :])
         rows, flat = data.reshape([-1, *inner]), ids.reshape(-1).to(torch.int64)
         count = int(count)

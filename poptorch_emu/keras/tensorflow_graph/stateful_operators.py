@@ -32,7 +32,7 @@ def _normal(call: RawCall, shape: Any) -> torch.Tensor:
     return torch.randn(_sizes(shape), dtype=call.type_of_output(), device=_device(call))
 
 
-def _truncated_normal(call: RawCall, shape: Any) -> torch.Tensor:
+def _truncated_normal(call: RawCall, shape: Any) -> Any:
     return keras.random.truncated_normal(
         tuple(_sizes(shape)), dtype=str(call.type_of_output()).removeprefix("torch.")
     )
