@@ -89,8 +89,9 @@ class IpuTrainer:
         kwargs = run_arguments(kwargs)
         given = kwargs.get("x", args[0] if args else None)
         note_inputs(self._model, given)
-        if name == "predict" and not self._model.built and hasattr(given, "shape"):
-            self._model.build((None, *given.shape[1:]))  # Stages need the graph of layers.
+        shape = getattr(given, "shape", None)
+        if name == "predict" and not self._model.built and shape is not None:
+            self._model.build((None, *shape[1:]))  # Stages need the graph of layers.
         outer = self._is_fitting, self._iterator
         self._is_fitting = name == "fit"
         try:

@@ -44,8 +44,8 @@ class IPUStrategy:
     def __new__(cls, *args: Any, **kwargs: Any) -> IPUStrategy:
         """Makes it a strategy of TensorFlow, too, where that is there."""
         tf = tensorflow()
-        kind: Any = cls if tf is None else _of_tensorflow(cls, tf)
-        found: IPUStrategy = super().__new__(kind)
+        kind: Any = cls
+        found: IPUStrategy = super().__new__(kind if tf is None else _of_tensorflow(kind, tf))
         return found
 
     def __init__(

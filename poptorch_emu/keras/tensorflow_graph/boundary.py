@@ -319,7 +319,8 @@ class _SymbolicCalls(dispatch.GlobalOpDispatcher):  # type: ignore[misc]
         is_conversion = op in (tf.convert_to_tensor, ops.convert_to_tensor)
         if is_conversion or not any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
             return self.NOT_SUPPORTED
-        if op is tf.shape and None not in (shape := leaves[0].shape):
+        is_shape = op.__name__ in ("shape", "shape_v2")
+        if is_shape and None not in (shape := leaves[0].shape):
             return tf.constant(tuple(shape))
         return TensorFlowCall(op)(*args, **kwargs)
 
