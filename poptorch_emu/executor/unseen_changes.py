@@ -29,6 +29,32 @@ class UnseenChangeWarnings:
             self._said.add(kind)
             logger.warning(message, *args)
 
+    def warn_of(
+        self, edited: Sequence[str], flags: CompiledFlags | None, values: Sequence[str]
+    ) -> None:
+        """Says what was changed on the host that a call does not see.
+
+        Args:
+            edited: names of parameters and buffers.
+            flags: those of the compilation, if anything is compiled.
+            values: names of hyper-parameters of the optimiser.
+        """
+        if edited:
+            self.warn_of_edits(edited)
+        if flags is not None and (difference := flags.difference()):
+            self.warn_of_flags(difference)
+        if values:
+            self.warn_of_values(values)
+
+    def warn_of_strides(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Says that inputs are copied at every call, if one is not contiguous."""
+        if not all(tensor.is_contiguous() for tensor in inputs):
+            self.warn(
+                "strides",
+                "At least one input tensor is not contiguous: it is copied at every call. Make "
+                "inputs contiguous to avoid that.",
+            )
+
     def warn_of_edits(self, names: Sequence[str]) -> None:
         """Says that these parameters or buffers were changed on the host."""
         self.warn(

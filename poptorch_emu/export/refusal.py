@@ -35,6 +35,12 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
     """Raises an `Error` for whatever plain PyTorch would do in another way."""
     _check_config(executable.config)
     graph = executable.graph
+    if executable.guards.reads:
+        raise make_error(
+            "The program holds for some values of its inputs only (emulator.set_value_guards), and "
+            "what is exported has no guards. Make these inputs buffers or arguments of the "
+            "constructor, and compile without the option."
+        )
     if graph.averages:
         raise make_error(
             f"The moving average '{graph.averages[0].average}' (ExpMovAvg) changes with each "

@@ -77,6 +77,12 @@ class Arguments:
         by_name |= {name: value for name, value in named.items() if name not in self.unset}
         return tuple(value for name, value in given.items() if name not in apart), by_name
 
+    def copied(self) -> Arguments:
+        """Returns the same with a copy of each tensor."""
+        copies = (tensor.detach().clone() for tensor in self.tensors())
+        positional, named = rebuild((self.positional, self.named), copies)
+        return replace(self, positional=positional, named=named)
+
 
 class Signature:
     """The parameters of a model's `forward`, taken before the model is wrapped."""

@@ -123,6 +123,11 @@ class Session:
                 else:
                     tensor.copy_(value)
 
+    def read_variable(self, name: str) -> torch.Tensor:
+        """Returns a copy of the present value of a parameter or buffer."""
+        self.check_idle()
+        return self._read(self.executable.variables[name])
+
     def read_states(self) -> dict[str, torch.Tensor]:
         """Returns a copy of each state of the optimiser, by name."""
         self.check_idle()

@@ -17,8 +17,9 @@ from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.mutation import memory_sharers, shares_memory, written_values
 from poptorch_emu.trace import masked_rows, regions
 from poptorch_emu.trace.known_values import ancestors, known_value
-from poptorch_emu.trace.recorder import Recorder
+from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.value_guards import hint
 from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
@@ -196,12 +197,32 @@ def _positions_of(item: slice, length: int) -> torch.Tensor:
     check_step(step)
     start, stop = item.start, item.stop
     if not isinstance(start, torch.Tensor) or stop is None:
-        raise _size_depends_on_data()
+        return _read_positions(item, length)
     size = _sum_of(stop).plus(_sum_of(start), -1)
     if size.terms or _are_of_several_times(start, stop):
-        raise _size_depends_on_data()
+        return _read_positions(item, length)
     check_size(size.constant, length)
     return positions(start, size.constant, step, length)
+
+
+def _read_positions(item: slice, length: int) -> torch.Tensor:
+    """Returns the positions of a slice whose bounds are read while the model is traced.
+
+    Raises:
+        Error: a bound cannot be read.
+    """
+    start, stop = _read_bound(item.start), _read_bound(item.stop)
+    first, last, step = slice(start, stop, item.step).indices(length)
+    return torch.arange(first, max(first, last), step, device=IPU)
+
+
+def _read_bound(bound: torch.Tensor | int | None) -> int | None:
+    if not isinstance(bound, torch.Tensor):
+        return bound
+    value = regions.current().recorder.known.value(bound)
+    if value is None:
+        raise _size_depends_on_data()
+    return int(value)
 
 
 def _note_put_back(value: Any) -> None:
@@ -225,7 +246,8 @@ def _size_depends_on_data() -> Error:
     return compiler_error(
         f"The size of a slice depends on data at {user_source()}: its start and stop must differ "
         "by a number that is known while the model is traced, as in x[t : t + 4]. Use that form, "
-        f"or poptorch.dynamic_slice(x, dim, start, size, step); {Topic.DATA_DEPENDENT_SHAPE}"
+        f"or poptorch.dynamic_slice(x, dim, start, size, step). {hint()}; "
+        f"{Topic.DATA_DEPENDENT_SHAPE}"
     )
 
 

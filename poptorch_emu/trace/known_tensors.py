@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.graph import Graph
 from poptorch_emu.ir.mutation import is_mutating, written_memory
 from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
 from poptorch_emu.trace.host_backed import HostBacked
@@ -24,22 +25,36 @@ def host_value(tensor: torch.Tensor) -> torch.Tensor | None:
     return constant
 
 
+# Reads the value of a node that depends on inputs, or returns `None`.
+Read = Callable[[Graph, fx.Node], torch.Tensor | None]
+
+
+def reads_nothing(graph: Graph, node: fx.Node) -> torch.Tensor | None:
+    """Leaves what depends on inputs unknown."""
+    return None
+
+
 class KnownTensors:
-    """Tells the values that depend on constants alone.
+    """Tells the values that depend on constants alone, and others as far as they may be read.
 
     Attributes:
         lines_that_read: the user's line for each buffer of integers whose value was read.
     """
 
     def __init__(
-        self, scopes: Sequence[Scope], check_constant: Callable[[torch.Tensor], None]
+        self,
+        scopes: Sequence[Scope],
+        check_constant: Callable[[torch.Tensor], None],
+        read: Read = reads_nothing,
     ) -> None:
         """Knows the tensors of `scopes`.
 
         Args:
             scopes: the outermost graph, and those of the bodies that are open.
             check_constant: raises for a tensor of the host that may be no constant.
+            read: of the outermost graph.
         """
+        self._read = read
         self._scopes = scopes
         self._check_constant = check_constant
         self.lines_that_read: dict[str, str] = {}
@@ -105,7 +120,8 @@ class KnownTensors:
                 return None
             return self._value_in(depth - 1, captured)
 
-        return known_value(scope.graph, node, value_of)
+        value = known_value(scope.graph, node, value_of)
+        return self._read(scope.graph, node) if value is None and not depth else value
 
 
 def _is_written(scope: Scope, source: fx.Node) -> bool:

@@ -47,8 +47,8 @@ def known_value(
         node: an operation or source of it.
         value_of: tells the values of sources that are no constants, as far as they may be used.
     """
-    needed = _sources_of_value(graph, node)
-    if any(_is_unknown(each) or _changes_state(each) for each in needed):
+    needed = sources_of_value(graph, node)
+    if not all(map(is_known_to_hosts, needed)):
         return None
     sources = {each: _value_of_source(graph, each, value_of) for each in needed if _is_source(each)}
     if any(value is None for value in sources.values()):
@@ -73,7 +73,7 @@ def known_value(
     return result
 
 
-def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
+def sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
     """Returns `node`, what its value depends on, and what changes any of that in place."""
     needed = _read_by(node)
     writers = {each: written_memory(each) for each in graph.operations if is_mutating(each)}
@@ -119,13 +119,13 @@ def reads_shape_only(node: fx.Node) -> bool:
 
 def read_state(graph: Graph, node: fx.Node) -> list[str]:
     """Returns the names of the buffers of integers that a value depends on."""
-    needed = _sources_of_value(graph, node)
+    needed = sources_of_value(graph, node)
     return [source_of(each).name for each in needed if is_integer_state(each)]
 
 
 def changed_state(graph: Graph, node: fx.Node) -> list[str]:
     """Returns the names of the buffers of integers that were changed before `node` reads them."""
-    writers = filter(is_mutating, _sources_of_value(graph, node))
+    writers = filter(is_mutating, sources_of_value(graph, node))
     changed = (each for writer in writers for each in written_memory(writer))
     return [source_of(each).name for each in changed if is_integer_state(each)]
 
@@ -143,6 +143,11 @@ def _value_of_source(graph: Graph, node: fx.Node, value_of: ValueOfSource) -> An
     if source_of(node).kind is SourceKind.CONSTANT:
         return graph.constants[source_of(node).name]
     return value_of(node)
+
+
+def is_known_to_hosts(node: fx.Node) -> bool:
+    """Returns whether the host could compute `node` as every micro-batch does."""
+    return not _is_unknown(node) and not _changes_state(node)
 
 
 def _is_unknown(node: fx.Node) -> bool:

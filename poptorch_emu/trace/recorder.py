@@ -34,7 +34,7 @@ from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.host_writes import HostWrites, check_arguments
 from poptorch_emu.trace.index_types import widened
-from poptorch_emu.trace.known_tensors import KnownTensors, host_value
+from poptorch_emu.trace.known_tensors import KnownTensors, Read, host_value, reads_nothing
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.source_line import user_source
@@ -103,6 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
         memo: ResultMemo | None = None,
         check_constant: Callable[[torch.Tensor], None] = lambda _: None,
+        read: Read = reads_nothing,
     ) -> None:
         """Records into `graph`.
 
@@ -112,6 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             narrow: changes the arguments of an operation before it runs.
             memo: what is known about results; a new one knows nothing.
             check_constant: raises for a tensor of the host that may be no constant.
+            read: reads a value that depends on inputs, if that is allowed.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
@@ -120,7 +122,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memo = memo or ResultMemo(IPU)
         self._check_constant = check_constant
         self._host_writes = HostWrites()
-        self.known = KnownTensors(self._scopes, check_constant)
+        self.known = KnownTensors(self._scopes, check_constant, read)
         # What an operation failed with, which TorchScript's interpreter does not pass on.
         self.failure: Exception | None = None
         self._thread = threading.get_ident()

@@ -29,6 +29,7 @@ from poptorch_emu.trace import (
     host_writes,
     quantisation,
     refusal,
+    value_guards,
 )
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.trace.regions import current
@@ -63,14 +64,14 @@ def _bincount(
     input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
     """Counts into `minlength` bins exactly; larger values are not counted."""
-    if minlength <= 0 and input.device.type == "ipu" and weights is None:
-        known = current().recorder.known.value(input)
-        minlength = 0 if known is None else int(known.max()) + 1
+    if minlength <= 0 and input.device.type == "ipu" and input.numel():
+        known = current().recorder.known.value(input.max())
+        minlength = 0 if known is None else int(known) + 1
     if minlength <= 0:
         raise compiler_error(
             f"Bincount `minlength` must be specified and must be a constant, but at "
             f"{user_source()} it is {minlength}: the number of bins would depend on data. Pass "
-            f"the number of bins; {Topic.DATA_DEPENDENT_SHAPE}"
+            f"the number of bins. {value_guards.hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
@@ -89,8 +90,8 @@ def _tensor_split(
         if known is None:
             raise compiler_error(
                 f"tensor_split at {user_source()} makes tensors whose shape depends on data: its "
-                "indices or sections are a tensor. Pass Python numbers; "
-                f"{Topic.DATA_DEPENDENT_SHAPE}"
+                "indices or sections are a tensor. Pass Python numbers. "
+                f"{value_guards.hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
             )
         indices_or_sections = known.tolist()
     return torch.tensor_split(input, indices_or_sections, dim)
@@ -125,15 +126,14 @@ def _index_fill_(
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Takes classes of any integer type; how many there are must not depend on data."""
-    if (
-        num_classes < 0
-        and tensor.device.type == "ipu"
-        and current().recorder.known.value(tensor) is None
-    ):
+    if num_classes < 0 and tensor.device.type == "ipu" and tensor.numel():
+        known = current().recorder.known.value(tensor.max())
+        if known is not None:
+            return F.one_hot(tensor.long(), int(known) + 1)
         raise compiler_error(
             "OneHot num classes must be specified and must be constant. At "
-            f"{user_source()} it would be one more than the largest value. Pass num_classes; "
-            f"{Topic.DATA_DEPENDENT_SHAPE}"
+            f"{user_source()} it would be one more than the largest value. Pass num_classes. "
+            f"{value_guards.hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     return F.one_hot(tensor.long(), num_classes)
 
@@ -265,9 +265,19 @@ def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return on_host.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def _tolist(tensor: torch.Tensor) -> Any:
-    """Reads the values of constants that went to the device before the trace, too."""
-    return (tensor.host if isinstance(tensor, HostBacked) else tensor).tolist()
+def tolist(tensor: torch.Tensor) -> Any:
+    """Reads all values at once, those of constants that went to the device before the trace, too.
+
+    `FakeTensor` has a method of its own, which reads each element by itself.
+    """
+    if isinstance(tensor, HostBacked):
+        return tensor.host.tolist()
+    if tensor.device.type == "ipu":
+        return _on_host(tensor, "Tensor.tolist").tolist()
+    return _fake_tolist(tensor) if isinstance(tensor, FakeTensor) else tensor.tolist()
+
+
+_fake_tolist = FakeTensor.tolist
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -346,7 +356,7 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.item: _item,
     torch.Tensor.numpy: _numpy,
-    torch.Tensor.tolist: _tolist,
+    torch.Tensor.tolist: tolist,
     torch.masked_select: _masked_select,
     torch.Tensor.masked_select: _masked_select,
     torch.Tensor.roll: _roll,

@@ -33,6 +33,7 @@ from poptorch_emu.trace import (
     refusal,
     regions,
     scopes,
+    value_guards,
 )
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
@@ -46,11 +47,13 @@ from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.module_state import HostTensor, keep_hooks
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant, type_on_ipu
 from poptorch_emu.trace.origins import Origins
+from poptorch_emu.trace.patches import patched
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.stages import StageResolver
+from poptorch_emu.trace.static_forms import tolist
 from poptorch_emu.trace.static_settings import static_settings
 from poptorch_emu.trace.subclasses import made_in_forward
 from poptorch_emu.trace.trained_tensors import TrainedTensors
@@ -70,8 +73,15 @@ class TraceState:
         self.memo = ResultMemo(IPU, metadata)
         self._trained = TrainedTensors()
         self.origins = Origins()
+        self.host_tensors: dict[str, torch.Tensor] = {}
+        self.reads = value_guards.ValueReads(config, self.host_tensors)
         self.recorder = Recorder(
-            self.graph, self.origins, Narrowing(), self.memo, self._trained.check
+            self.graph,
+            self.origins,
+            Narrowing(),
+            self.memo,
+            self._trained.check,
+            self.reads.read,
         )
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(
@@ -84,7 +94,6 @@ class TraceState:
         )
         self.stages = StageResolver(config.strategy)
         self._num_inputs = 0
-        self.host_tensors: dict[str, torch.Tensor] = {}
         self.downgraded: set[Source] = set()
         self.first_sequence = get_sequence_nr()
 
@@ -96,6 +105,8 @@ class TraceState:
             stack.enter_context(in_users_terms())
             stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
+            stack.enter_context(value_guards.reading(self.reads))
+            stack.enter_context(patched(FakeTensor, tolist=tolist))
             stack.enter_context(scopes.closing())
             # In this order: leaving inference mode allows autograd threads of its own again.
             stack.enter_context(torch.inference_mode(False))
@@ -154,6 +165,7 @@ class TraceState:
         dtype = type_on_ipu(rows.dtype, f"input {self._num_inputs}")
         fake = self._fakes.empty(self.fake_mode, rows.shape, dtype)
         source = Source(SourceKind.INPUT, str(self._num_inputs))
+        self.reads.add_input(source.name, value)
         self._num_inputs += 1
         self.recorder.add_source(source, fake, NodeRecord())
         return fake

@@ -43,6 +43,7 @@ from poptorch_emu.trace.recorder import IPU
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.trace_state import TraceState
+from poptorch_emu.trace.value_guards import ValueGuards
 
 _UNSCALED = InitialGradient()
 
@@ -65,6 +66,7 @@ class Trace:
         host_functions: what the graph calls on the host, by name.
         batch_counts: how much a micro-batch adds to buffers of integers, by name.
         memo: the metadata of the operations' results.
+        guards: for which values of inputs the trace holds.
     """
 
     graph: Graph
@@ -75,6 +77,7 @@ class Trace:
     host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
     batch_counts: dict[str, int] = field(default_factory=dict)
     memo: ResultMemo = field(default_factory=lambda: ResultMemo(IPU))
+    guards: ValueGuards = field(default_factory=ValueGuards)
 
 
 class Forward:
@@ -189,7 +192,14 @@ class Forward:
             tracer.regions.host_functions,
             self.batch_counts,
             tracer.memo,
+            tracer.reads.guards(self.graph),
         )
+
+    @property
+    def guards(self) -> ValueGuards:
+        """For which values of inputs the trace holds."""
+        is_guarded = self._tracer.config.max_guarded_programs > 0
+        return self.complete.guards if is_guarded else ValueGuards()
 
 
 def trace_forward(
@@ -247,6 +257,7 @@ def _trace(
     try:
         forward = _record(session, model, arguments, initial_gradient, hooks)
         assert forward.backward_lines is not None  # Now code of the user has run in backward, too.
+        assert forward.guards is not None  # Backward may have read values, too.
         ours = forward.held_tensors()
         return forward
     finally:
