@@ -248,13 +248,23 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         record = self.origins(str(func))
         results = result if isinstance(result, (tuple, list)) else (result,)
         if draws(func, args, kwargs):
-            self._replace_drawn(results, record.module)
+            self._replace_drawn(func, args, results, record.module)
         if is_worth_seeing(func):
             self._note(func, (args, kwargs), results, record)
         return result
 
-    def _replace_drawn(self, results: Sequence[Any], module: str) -> None:
+    def _replace_drawn(
+        self, func: Any, args: tuple[Any, ...], results: Sequence[Any], module: str
+    ) -> None:
         """Puts the engine's random values of a module in the place of PyTorch's."""
+        if func is torch.ops.aten.rrelu_with_noise.default:
+            # It writes the slopes that it has drawn, and backward reads them; others are 1.
+            value, slopes = args[:2]
+            rows = self._drawn.get((module, value.shape))
+            if rows:
+                slopes.copy_(torch.where(value > 0, torch.ones_like(slopes), rows.popleft()))
+                results[0].copy_(value * slopes)
+            return
         for tensor in reversed(results):
             known = isinstance(tensor, torch.Tensor) and self._drawn.get((module, tensor.shape))
             if known:

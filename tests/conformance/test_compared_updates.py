@@ -30,6 +30,18 @@ class Attentions(nn.Module):
         return x, F.mse_loss(x, y)
 
 
+class Leaky(nn.Module):
+    """Two activations with slopes at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 16), nn.RReLU(), nn.Linear(16, 16), nn.RReLU())
+
+    def forward(self, x, y):
+        x = self.layers(x)
+        return x, F.mse_loss(x, y)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +63,7 @@ def trainer(model: nn.Module, beta: float = 0.9) -> poptorch.PoplarExecutor:
 BATCH = torch.randn(2, 4, 6, 16, generator=torch.Generator().manual_seed(0)).unbind()
 
 
-@pytest.mark.parametrize("model", [Attentions, Recurrent])
+@pytest.mark.parametrize("model", [Attentions, Leaky, Recurrent])
 def test_model_against_plain_pytorch_then_rounding_explains_all(model) -> None:
     training = trainer(model())
     assert emulator.compare(training, *BATCH).verdict <= emulator.Verdict.REORDERED
