@@ -25,9 +25,6 @@ from poptorch_emu.keras.run_settings import (
 )
 from poptorch_emu.options.base import note_accepted
 
-# Its key in what Keras saves; Keras itself passes it over.
-_STAGES = "ipu_pipeline_stages"
-
 
 class IpuModelMethods:
     """What one model can do beside what Keras's models can."""
@@ -78,28 +75,6 @@ class IpuModelMethods:
                 "of the model first."
             )
         return stage_assignment.assignments_of(self._model)
-
-    def get_build_config(self) -> Any:
-        """Returns what Keras saves to build the model again, with its stages (exact)."""
-        config = type(self._model).get_build_config(self._model)
-        try:
-            entries = stage_assignment.assignments_of(self._model)
-        except (RuntimeError, ValueError):  # Its layers are not known.
-            return config
-        stages = [getattr(entry, "pipeline_stage", None) for entry in entries]
-        return config if None in stages or not stages else {**(config or {}), _STAGES: stages}
-
-    def build_from_config(self, config: Any) -> None:
-        """Builds a model that was saved, and gives it the stages that it had (exact)."""
-        config = dict(config or {})
-        stages = config.pop(_STAGES, None)
-        type(self._model).build_from_config(self._model, config)
-        if stages is None:
-            return
-        entries = stage_assignment.assignments_of(self._model)
-        for entry, stage in zip(entries, stages, strict=True):
-            entry.pipeline_stage = stage
-        self.set_pipeline_stage_assignment(entries)
 
     def reset_pipeline_stage_assignment(self) -> None:
         """Takes all stages away: the model runs on one IPU (exact)."""
