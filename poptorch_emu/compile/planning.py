@@ -27,6 +27,7 @@ from poptorch_emu.passes import (
     averages,
     constant_folding,
     half_operations,
+    memory_order,
     output_types,
     random_numbers,
     simplify,
@@ -62,6 +63,7 @@ _SCHEDULES = {
 
 def optimise(graph: Graph, config: CompileConfig) -> Graph:
     """Returns the graph after all passes."""
+    graph = memory_order.run(graph)
     graph = random_numbers.run(graph)
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)

@@ -16,6 +16,7 @@ from poptorch_emu.ir.control import COND, FOR_LOOP, HOST_CALL
 from poptorch_emu.ir.exchange import COLLECTIVES
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, source_of
 from poptorch_emu.log import logger
+from poptorch_emu.passes.memory_order import STRIDED
 
 _CONTROL = {
     FOR_LOOP: ("a loop", "Write it as a Python loop with a fixed count, which is unrolled."),
@@ -134,7 +135,7 @@ def _check_operation(node: fx.Node) -> None:
     if target in _CONTROL:
         what, way_out = _CONTROL[target]
         raise make_error(f"{line} has {what}, which cannot be exported. {way_out}")
-    if target.namespace != "aten" and random_name(node) is None:
+    if target.namespace != "aten" and target is not STRIDED and random_name(node) is None:
         raise make_error(
             f"{line} uses the operator {target}, which plain PyTorch does not have. Build it from "
             "PyTorch's own operations, and compile the model again."

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from fuzz.files import check_files, check_kill
+from fuzz.layouts import check_layouts
 from fuzz.others import check_groups, check_inference, check_wrappers
 from fuzz.parts import register_operators
 from fuzz.reports import check_reports
@@ -21,6 +22,7 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "wrappers": check_wrappers,
     "groups": check_groups,
     "files": check_files,
+    "layouts": check_layouts,
     "reports": check_reports,
     "kill": check_kill,
     "plans": check_plans,
