@@ -36,13 +36,11 @@ _CONVOLUTIONS = [
     (dims, transposed, groups, dilation, batch)
     for dims in (1, 2, 3)
     for transposed in (False, True)
-    for groups in (1, 2, 4)
-    for dilation in (1, 2)
-    for batch in (1, 2)
+    for groups, dilation, batch in ((1, 1, 2), (4, 2, 1))
 ]
 
 
-@pytest.mark.parametrize("name", names((3, 40)))
+@pytest.mark.parametrize("name", names((3, 120)))
 def test_strides_and_values_of_operators_when_arguments_are_permuted_then_are_as_assumed(
     name: str,
 ) -> None:
