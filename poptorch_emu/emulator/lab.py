@@ -19,6 +19,7 @@ from poptorch_emu.report.page.lab_view import lab_view
 from poptorch_emu.report.page.page_file import lab_to_html
 from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.runtime.progress import counted
+from poptorch_emu.untrusted.files import write_named
 
 # More choices make a page that browsers open slowly.
 _MOST_CHOICES = 3000
@@ -64,7 +65,7 @@ def lab(
     plans = counted(_plans(planner, settings), count, "Laboratory", config.shows_progress_bar)
     name = config.model_name or type(planner.request.model).__name__
     view = lab_view(name, settings, plans, _start(planner, settings))
-    written.write_text(lab_to_html(view), encoding="utf-8")
+    write_named(written, lab_to_html(view))
     return WrittenFile(written)
 
 

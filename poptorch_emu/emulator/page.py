@@ -16,6 +16,7 @@ from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.report.page.page_file import to_html
 from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.written_file import WrittenFile
+from poptorch_emu.untrusted.files import write_named
 
 
 def page(
@@ -52,7 +53,7 @@ def page(
         )
     written, inputs = path_and_inputs("page", "path", path, inputs)
     content = replace(content_of(model, inputs, keywords), numerics=numerics)
-    written.write_text(to_html([view_model(content)]), encoding="utf-8")
+    write_named(written, to_html([view_model(content)]))
     return WrittenFile(written)
 
 

@@ -15,6 +15,7 @@ from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
 from poptorch_emu.report.trace_file import to_trace
 from poptorch_emu.report.written_file import WrittenFile
+from poptorch_emu.untrusted.files import write_named
 from poptorch_emu.untrusted.texts import file_name
 
 
@@ -91,5 +92,5 @@ def trace(
     model = wrapped(model)
     written, inputs = path_and_inputs("trace", "path", path, inputs)
     text = json.dumps(to_trace(summary(model, *inputs, **keywords).view), allow_nan=False)
-    written.write_text(text, encoding="utf-8")
+    write_named(written, text)
     return WrittenFile(written)

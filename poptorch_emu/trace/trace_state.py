@@ -250,7 +250,7 @@ class TraceState:
             added_gradients.scale(leaves, scales)
             added = added_gradients.AddedGradients(value, leaves)
             with added:
-                gradients = differentiate(value, first_gradient(value, scales), leaves)
+                gradients = differentiate(value, first_gradient(value, scales), leaves, self.graph)
             totals = map(added.total, leaves, gradients)
             found = {name: each for name, each in zip(trainable, totals, strict=True)}
         results = []
