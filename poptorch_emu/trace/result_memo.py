@@ -8,7 +8,7 @@ What another process found out need not be asked again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -157,7 +157,7 @@ class ResultMemo:
     ) -> Any:
         result = self._run_by_rule(mode, func, args, kwargs)
         strides = kernel_strides.corrected(func, args, result)
-        return result if strides is None else self._laid(mode, result, strides)
+        return result if strides is None else self._fakes.laid(mode, result, strides)
 
     def _run_by_rule(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -200,16 +200,6 @@ class ResultMemo:
         if _is_plain(func) and "device" not in kwargs:
             return back(self._run_on_meta(mode, func, args, kwargs))
         return back(func(*args, **kwargs))
-
-    def _laid(self, mode: FakeTensorMode, result: Any, strides: list[Sequence[int]]) -> Any:
-        """Returns new results like some, with other strides."""
-        is_one = not isinstance(result, (tuple, list))
-        rest = iter(strides)
-        laid = [
-            each if each is None else self._fakes.empty(mode, each.shape, each.dtype, next(rest))
-            for each in ([result] if is_one else result)
-        ]
-        return laid[0] if is_one else tuple(laid)
 
     def _run_on_meta(
         self,
