@@ -319,7 +319,7 @@ def micro_batch(value: torch.Tensor, number: int, count: int) -> torch.Tensor:
     if rows.dim() > 0:
         length = rows.size(0) // count
         rows = rows.narrow(0, number * length, length)
-    return rows.to(type_on_ipu(rows.dtype))
+    return rows.to(type_on_ipu(rows.dtype, "An input"))
 
 
 def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
