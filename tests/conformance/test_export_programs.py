@@ -355,7 +355,7 @@ def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(pair: Any
     assert first is None
     for found, value in zip(second, inference_executor()(ROWS), strict=True):
         # The engine adds up small layers in another order than PyTorch's library.
-        torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-6)
+        assert_near(found, value, "outputs")
 
 
 @pytest.mark.slow
