@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.emulator.estimates import planner_of
+from poptorch_emu.compile.timing import split_of
+from poptorch_emu.emulator.estimates import captured, chosen_system
 from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
@@ -14,7 +15,9 @@ from poptorch_emu.options import PipelinedExecution, Stage
 from poptorch_emu.report.split_report import SplitReport
 
 
-def plan_split(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
+def plan_split(
+    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None, **keywords: Any
+) -> SplitReport:
     """Returns the split over IPUs whose slowest stage is fastest, among those that fit (modelled).
 
     What is cut between are the user's blocks; a model with fewer than two is cut between its
@@ -25,19 +28,25 @@ def plan_split(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: A
 
     Args:
         model: compiled or not; where its blocks are now does not matter.
-        inputs: as for a call; of a compiled model they may be left out.
+        inputs: as for a call.
         num_ipus: of a replica.
-        keywords: as for `estimate`.
+        system: by default the virtual system.
+        keywords: inputs of a call that are given by name.
 
     Raises:
         Error: there are fewer blocks or modules than IPUs, or no split keeps a shared weight on
             one IPU.
     """
-    planner = planner_of(model, inputs, keywords, ignores_schedule=True)
-    return SplitReport.of(planner.split(num_ipus))
+    _, inventory = captured(model, inputs, keywords, ignores_schedule=True)
+    try:
+        return SplitReport.of(split_of(inventory, chosen_system(system), num_ipus))
+    except ValueError as error:
+        raise make_error(str(error)) from error
 
 
-def autoplace(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
+def autoplace(
+    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None, **keywords: Any
+) -> SplitReport:
     """Plans a split and makes it: `print` the result for code to paste (modelled).
 
     Arguments are those of `plan_split`; the model must not be compiled yet.
@@ -48,7 +57,7 @@ def autoplace(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: An
     check_model(model)
     if model.isCompiled():
         raise make_error("A compiled model cannot be placed anew: call destroy() on it first.")
-    split = plan_split(model, *inputs, num_ipus=num_ipus, **keywords)
+    split = plan_split(model, *inputs, num_ipus=num_ipus, system=system, **keywords)
     if split.is_of_blocks:
         stages = [Stage(*stage.units).ipu(stage.ipu) for stage in split.stages]
         model._on_device.place(PipelinedExecution(*stages))

@@ -1,4 +1,4 @@
-"""Counts batches in the host's buffers, where no program does: see `trace/integer_state.py`."""
+"""Counts batches in the host's buffers, where no program does: see `trace/batch_counters.py`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ _HOST_OPTIONS = {
     "ipu_id",
     "updatable_buffers",
     "max_repeat_logs",
-    "max_guarded_programs",  # What was read stands in the operations.
     "cast_rules",  # What they did stands in the operations.
 }
 

@@ -105,19 +105,15 @@ class Call:
     @property
     def out(self) -> Sequence[int]:
         """The shape of the (first) result."""
-        shape: Sequence[int] = self.results[0].shape
-        return shape
-
-    @property
-    def results(self) -> Sequence[Any]:
-        """Tensors like the results; `None` stands for one that was not asked for."""
         value = self.node.meta["val"]
-        return [value] if isinstance(value, torch.Tensor) else value
+        shape: Sequence[int] = (value if isinstance(value, torch.Tensor) else value[0]).shape
+        return shape
 
     @property
     def num_results(self) -> int:
         """How many results there are."""
-        return len(self.results)
+        value = self.node.meta["val"]
+        return 1 if isinstance(value, torch.Tensor) else len(value)
 
 
 Rule = Callable[[Call], Joined]
