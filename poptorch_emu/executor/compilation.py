@@ -24,10 +24,10 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error, make_error
+from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.executor.measurement import profile_folder
 from poptorch_emu.executor.replica_grouping import ReplicaGroupings
-from poptorch_emu.executor.synced_tensors import settled
 from poptorch_emu.log import logger, start_repeats
 from poptorch_emu.machine.system import current_system
 from poptorch_emu.module_loading import LateModule
@@ -153,7 +153,7 @@ class Compilation:
         request = self._request(arguments, options, parameters)
         start_repeats(request.config.max_repeat_logs)
         with progress_bar(STEPS, request.config.shows_progress_bar) as on_step:
-            with settled(self._user_model):
+            with wrapping.settled(self._user_model):
                 executable = make(request, on_step)
             check_memory(executable, profile_folder(request.config))
             self.executable = executable
@@ -180,7 +180,7 @@ class Compilation:
             ignores_schedule: whether only the stages count, as `plan_model` has it.
         """
         request = self.request(arguments, options)
-        with settled(self._user_model):
+        with wrapping.settled(self._user_model):
             inventory = plan_model(request, ignores_schedule=ignores_schedule)
             return request, inventory
 
@@ -208,7 +208,7 @@ class Compilation:
 
     def observed(self, request: Request, observe: Observe) -> Executable:
         """Returns a program of its own that calls the host as `observe` wants it."""
-        with settled(self._user_model):
+        with wrapping.settled(self._user_model):
             return compile_observed(request, observe)
 
     def viewer(self, options: Options) -> Callable[[], Mapping[str, Any]]:

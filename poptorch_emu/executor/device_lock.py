@@ -1,29 +1,31 @@
-"""The locks of devices, and of the host's tensors: one thread uses them, while the others wait.
-
-A thread that holds the lock of a device may ask for that of the host's tensors, and never the other
-way round. So a thread that holds the latter reads the weights that the host has, and asks no device
-for newer ones.
-"""
+"""The lock of a device: one thread uses it, while the others wait."""
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from poptorch_emu.turns import TurnLock
-
-# Held while weights go from a device to the host or from the host to a device, and while the
-# weights of a whole model are read. So these are always weights of one step.
-HOST_TENSORS = TurnLock()
+# Of all trainers of tensors that others train, too: a call of one asks the others for the newest
+# values, and so on, so two locks could wait for one another.
+_COMMON_LOCK = threading.RLock()
 
 
-class DeviceLock(TurnLock):
-    """The lock of a device; a deep copy of its owner has its own.
+class DeviceLock:
+    """What one thread holds and the others wait for; a deep copy of its owner has its own.
 
-    Trainers of the same tensors have joined locks: a call of one asks the others for the newest
-    values, and so on, so two locks could wait for one another.
+    Attributes:
+        lock: held by the thread that uses the device.
     """
+
+    def __init__(self) -> None:
+        """Starts with a lock that nobody else has."""
+        self.lock = threading.RLock()
+
+    def share(self) -> None:
+        """Uses from now on the one lock of all that share theirs."""
+        self.lock = _COMMON_LOCK
 
     def __deepcopy__(self, _: Any) -> DeviceLock:
         return DeviceLock()
@@ -47,7 +49,7 @@ def one_at_a_time(
 
     @functools.wraps(method)
     def locked(self: Self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with self.device_lock:
+        with self.device_lock.lock:
             return method(self, *args, **kwargs)
 
     return locked

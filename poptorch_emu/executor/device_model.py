@@ -378,9 +378,7 @@ class DeviceModel:
     def _detach(self) -> None:
         """Brings back what the device has and releases it, if one is attached."""
         session = self.device.session
-        if session is not None and session.is_lost:
-            self.weights.give_up()
-        elif session is not None:
+        if session is not None:
             self.weights.bring_home()
             if self.optimizer_link is not None:
                 self.optimizer_link.receive(session)

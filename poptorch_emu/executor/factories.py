@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from poptorch_emu.errors import make_error
@@ -10,7 +12,6 @@ from poptorch_emu.executor.captures import uncompiled
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.optim import SGD
 from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
-from poptorch_emu.trace.slots import shallow_copy
 from poptorch_emu.troubleshooting import Topic
 
 
@@ -57,7 +58,7 @@ def trainingModel(
         )
     if optimizer is None:
         optimizer = SGD(model.parameters(), lr=0.01)
-    return PoplarExecutor(wrapping.traced_copy(model), options, True, optimizer, user_model=model)
+    return PoplarExecutor(copy.copy(model), options, True, optimizer, user_model=model)
 
 
 @uncompiled
@@ -90,9 +91,7 @@ def inferenceModel(
             f"{options.Training.gradient_accumulation}.{hint} Only training accumulates; "
             f"{Topic.ACCUMULATION_IN_INFERENCE}"
         )
-    own = shallow_copy(model)
-    traced = wrapping.traced_copy(own) if wrapping.is_wrapped(own) else own
-    return PoplarExecutor(traced, options, False, user_model=own)
+    return PoplarExecutor(copy.copy(model), options, False)
 
 
 def _user_module(model: object) -> torch.nn.Module:

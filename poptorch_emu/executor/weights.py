@@ -15,16 +15,8 @@ import torch
 from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.executor.batch_counts import count_batches
-from poptorch_emu.executor.captures import outside_of_captures
-from poptorch_emu.executor.device_lock import HOST_TENSORS, DeviceLock, one_at_a_time
-from poptorch_emu.executor.synced_tensors import (
-    Link,
-    Trainer,
-    links_of,
-    memory_of,
-    num_changes,
-    settled,
-)
+from poptorch_emu.executor.device_lock import DeviceLock, one_at_a_time
+from poptorch_emu.executor.synced_tensors import Link, Trainer, links_of, memory_of, num_changes
 from poptorch_emu.executor.unseen_changes import HostVersions
 from poptorch_emu.log import logger
 from poptorch_emu.runtime.session import Session
@@ -36,7 +28,6 @@ class Weights:
 
     Attributes:
         link: leads the tensors that the executor trains back to it.
-        is_ahead: whether the device has newer values than the host.
         device_lock: held by the thread that uses the device.
     """
 
@@ -51,13 +42,13 @@ class Weights:
             device: tells where the device's values are.
             is_training: whether the executor trains.
         """
-        self.is_ahead = False
+        self._is_ahead = False
         self._num_uncounted = 0  # Calls that the counters of batches do not know yet.
         self._model = model
         self._device = device
         self._is_training = is_training
-        self.link = Link(trainer, self)
         self._has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in model.modules())
+        self.link = Link(trainer, self)
         self.device_lock = DeviceLock()
         self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
         self._had_partners = False
@@ -96,9 +87,8 @@ class Weights:
 
     def note_run(self) -> None:
         """Notes that the device runs: if it trains, it gets ahead of the host."""
-        self.is_ahead = self._is_training
+        self._is_ahead = self._is_training
         self._num_uncounted += 1
-        self.link.note_training()
 
     @one_at_a_time
     def download(self) -> None:
@@ -109,37 +99,21 @@ class Weights:
         session.check_idle()
         if self._is_training:
             self.refresh()
-        with HOST_TENSORS, self.link.quiet(), outside_of_captures():
-            self.is_ahead = False
-            tensors = self._host_tensors()
-            session.download(tensors)
-            count_batches(self._model, session.executable, self._num_uncounted)
-            self._num_uncounted = 0
-            self._note_agreement(session, tensors)
-            self._tell_partners(session.executable.variables)
+        self._is_ahead = False
+        tensors = self._host_tensors()
+        session.download(tensors)
+        count_batches(self._model, session.executable, self._num_uncounted)
+        self._num_uncounted = 0
+        self._note_agreement(session, tensors)
+        self._tell_partners(session.executable.variables)
 
     def bring_home(self) -> bool:
-        """Copies the weights to the host if they are newer on the device; returns whether.
-
-        A thread that holds the lock of the host's tensors waits for no device. Where another
-        thread is in a call, it goes on with the weights that the host has.
-        """
-        if not self.is_ahead:
+        """Copies the weights to the host if they are newer on the device; returns whether."""
+        if not self._is_ahead:
             return False
-        if not HOST_TENSORS.is_mine:
-            self._implicit_download()
-            return True
-        if not self.device_lock.try_enter():
-            return False
-        try:
-            self._implicit_download()
-        finally:
-            self.device_lock.leave()
-        return True
-
-    def _implicit_download(self) -> None:
         logger.debug("Implicit copyWeightsToHost()")
         self.download()
+        return True
 
     def note_end(self) -> None:
         """Copies what was learnt to the host where TorchScript reads weights, unseen by Python."""
@@ -148,7 +122,7 @@ class Weights:
 
     def give_up(self) -> None:
         """Gives up what the device has learnt since the last download: the host is right."""
-        self.is_ahead = False
+        self._is_ahead = False
         self._num_uncounted = 0
 
     def upload(self, names: Iterable[str] | None = None) -> None:
@@ -157,12 +131,11 @@ class Weights:
         session = self._device.session
         if session is not None:
             self._sync_partners()
-            with settled(self._model):
-                tensors = self._host_tensors()
-                self._send(
-                    session, tensors if names is None else {name: tensors[name] for name in names}
-                )
-                self._tell_partners(session.executable.variables if names is None else names)
+            tensors = self._host_tensors()
+            self._send(
+                session, tensors if names is None else {name: tensors[name] for name in names}
+            )
+            self._tell_partners(session.executable.variables if names is None else names)
 
     def refresh(self) -> None:
         """Takes over what other executors have learnt since the last call."""
@@ -173,10 +146,9 @@ class Weights:
             self._sync_partners()
             if self._outdated:
                 logger.debug("Implicit copyWeightsToDevice()")
-                with settled(self._model):
-                    tensors = self._host_tensors()
-                    self._send(session, {name: tensors[name] for name in self._outdated})
-                    self._outdated.clear()
+                tensors = self._host_tensors()
+                self._send(session, {name: tensors[name] for name in self._outdated})
+                self._outdated.clear()
         elif self._news.have_come():
             logger.debug("Implicit copyWeightsToDevice()")
             self._send_all(session)
@@ -188,8 +160,7 @@ class Weights:
     def _send_all(self, session: Session) -> None:
         """Brings the host's tensors to the device, which gives up what it has learnt."""
         self._num_uncounted = 0
-        with settled(self._model):
-            self._send(session, self._host_tensors())
+        self._send(session, self._host_tensors())
 
     def _send(self, session: Session, tensors: Mapping[str, torch.Tensor]) -> None:
         session.upload(tensors)
@@ -213,7 +184,7 @@ class Weights:
 
     def __del__(self) -> None:
         """Leaves what was learnt on the host; the model's memory may be all that is kept of it."""
-        if self.is_ahead and not sys.is_finalizing():
+        if self._is_ahead and not sys.is_finalizing():
             try:
                 self.bring_home()
             except Exception as error:
@@ -245,7 +216,8 @@ class Weights:
                 yield weights
 
     def _take_turns_with(self, other: Weights) -> None:
-        self.device_lock.join(other.device_lock)
+        self.device_lock.share()
+        other.device_lock.share()
 
     def _meet_trainers(self) -> None:
         """Learns who else trains the tensors that are about to be uploaded."""

@@ -19,39 +19,22 @@ from poptorch_emu import _C
 from poptorch_emu.errors import make_error
 
 
-class CallState:
-    """Whether a call of the engine runs, and whether it does in another process.
+class RunningCall:
+    """One call of the engine in a thread that runs nothing else meanwhile.
 
     Attributes:
         is_running: whether the call has not ended yet.
         is_lost: whether a forked process has got it in the middle, and nobody who goes on with it.
     """
 
-    def __init__(self) -> None:
-        """Starts without a call."""
-        self.is_running = False
-        self.is_lost = False
-        _calls.add(self)
-
-    def __enter__(self) -> None:
-        """Begins a call."""
-        self.is_running = True
-
-    def __exit__(self, *_: object) -> None:
-        """Ends it."""
-        self.is_running = False
-
-
-class RunningCall(CallState):
-    """One call of the engine in a thread that runs nothing else meanwhile."""
-
     def __init__(self, run: Callable[[], object]) -> None:
         """Starts `run`."""
-        super().__init__()
         self._run = run
         self.is_running = True
+        self.is_lost = False
         self._error: BaseException | None = None
         self._end = threading.Event()
+        _calls.add(self)
         _idle_or_new().calls.put(self)
 
     def wait(self) -> BaseException | None:
@@ -94,7 +77,7 @@ class _CallThread:
 
 # All calls there are, for a forked child, which has the memory of those that run and not their
 # threads; and threads without a call.
-_calls: weakref.WeakSet[CallState] = weakref.WeakSet()
+_calls: weakref.WeakSet[RunningCall] = weakref.WeakSet()
 _idle: list[_CallThread] = []
 
 

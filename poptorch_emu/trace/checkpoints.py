@@ -8,7 +8,6 @@ which the records hold.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,32 +24,27 @@ from poptorch_emu.trace.patches import patched
 # The value, and what its operation's record is to say.
 _Mark = tuple[torch.Tensor, dict[str, Any]]
 
-
-class _OfThread(threading.local):
-    """The marks of the trace that a thread runs, `None` without one, and its checkpointed calls."""
-
-    marks: list[_Mark] | None = None
-    num_calls = 0
-    open_call = 0
-
-
-_of_thread = _OfThread()
+_marks: list[_Mark] | None = None
+_num_calls = 0
+_open_call = 0
 
 
 def start_marks() -> None:
     """Begins to collect the marks of a trace."""
-    _of_thread.marks, _of_thread.num_calls = [], 0
+    global _marks, _num_calls
+    _marks, _num_calls = [], 0
 
 
 def mark(value: torch.Tensor, **fields: Any) -> None:
     """Notes fields for the record of what makes `value`; outside a trace, does nothing."""
-    if _of_thread.marks is not None:
-        _of_thread.marks.append((value, fields))
+    if _marks is not None:
+        _marks.append((value, fields))
 
 
 def take_marks() -> list[_Mark]:
     """Ends the collection and returns the marks."""
-    marks, _of_thread.marks = _of_thread.marks or [], None
+    global _marks
+    marks, _marks = _marks or [], None
     return marks
 
 
@@ -65,20 +59,21 @@ def apply_marks(find: Callable[[torch.Tensor], fx.Node | None]) -> None:
 
 def open_call() -> int:
     """Returns the number of the checkpointed call that is running, or 0."""
-    return _of_thread.open_call
+    return _open_call
 
 
 @contextmanager
 def _checkpointed() -> Iterator[None]:
     """Gives a number to what runs in the context; a call inside another one belongs to it."""
-    before = _of_thread.open_call
+    global _num_calls, _open_call
+    before = _open_call
     if not before:
-        _of_thread.num_calls += 1
-        _of_thread.open_call = _of_thread.num_calls
+        _num_calls += 1
+        _open_call = _num_calls
     try:
         yield
     finally:
-        _of_thread.open_call = before
+        _open_call = before
 
 
 def _around_call(*_: Any, **__: Any) -> Iterator[None]:
@@ -87,13 +82,14 @@ def _around_call(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
 
-def _run_once(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
-    """Stands for PyTorch's function of autograd, which differentiates while it differentiates.
+class _Reentrant:
+    """Stands for PyTorch's function of autograd, which differentiates while it differentiates."""
 
-    Random numbers are the same when `function` is run again anyway.
-    """
-    with _checkpointed():
-        return function(*args)
+    @staticmethod
+    def apply(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
+        """Runs `function`; random numbers are the same when it is run again anyway."""
+        with _checkpointed():
+            return function(*args)
 
 
 @contextmanager
@@ -102,8 +98,9 @@ def marks_checkpointed_calls() -> Iterator[None]:
 
     Its parts are replaced, not itself: users import it by name.
     """
-    with (
-        patched(torch.utils.checkpoint.CheckpointFunction, apply=staticmethod(_run_once)),
-        patched(torch.utils.checkpoint, **{CHECKPOINT_GENERATOR: _around_call}),
+    with patched(
+        torch.utils.checkpoint,
+        CheckpointFunction=_Reentrant,
+        **{CHECKPOINT_GENERATOR: _around_call},
     ):
         yield

@@ -6,7 +6,6 @@ last one that depends on all others is the loss; the others are plain reductions
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -20,30 +19,25 @@ from poptorch_emu.trace.known_values import ancestors
 from poptorch_emu.trace.source_line import return_line
 from poptorch_emu.troubleshooting import Topic
 
-
-class _OfThread(threading.local):
-    """The marks of the trace that a thread runs; `None` without one."""
-
-    marks: list[tuple[torch.Tensor, str]] | None = None
-
-
-_of_thread = _OfThread()
+_marks: list[tuple[torch.Tensor, str]] | None = None
 
 
 def start_marks() -> None:
     """Begins to collect the losses of a trace."""
-    _of_thread.marks = []
+    global _marks
+    _marks = []
 
 
 def mark(value: torch.Tensor, name: str) -> None:
     """Notes that `value` is what the function `name` computed as a loss; does nothing outside."""
-    if _of_thread.marks is not None:
-        _of_thread.marks.append((value, name))
+    if _marks is not None:
+        _marks.append((value, name))
 
 
 def take_marks() -> list[tuple[torch.Tensor, str]]:
     """Ends the collection; returns the losses in the order they were computed, with their names."""
-    marks, _of_thread.marks = _of_thread.marks or [], None
+    global _marks
+    marks, _marks = _marks or [], None
     return marks
 
 

@@ -1,7 +1,6 @@
 """Puts a module's parameters and buffers on the fake IPU for the time of a trace.
 
-Only the thread of the trace sees that, but for modules of TorchScript. Everything is put back
-afterwards, whatever happens. What the trace must not do to a module
+Everything is put back afterwards, whatever happens. What the trace must not do to a module
 (reassigning or deleting a parameter or buffer) is found here.
 """
 
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,6 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
 from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace.host_backed import HostBacked
-from poptorch_emu.trace.slots import private_slots
 from poptorch_emu.troubleshooting import Topic
 
 Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
@@ -160,7 +158,7 @@ def on_host(module: object) -> Iterator[None]:
 def on_ipu(
     model: torch.nn.Module, to_fake: Callable[[HostTensor], torch.Tensor]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Replaces every parameter and buffer by `to_fake` of it for this thread, until the end.
+    """Replaces every parameter and buffer by `to_fake` of it, and puts them back at the end.
 
     Yields:
         The fakes by name.
@@ -172,10 +170,7 @@ def on_ipu(
     fakes = {tensor.name: to_fake(tensor) for tensor in tensors}
     _host_values.update((id(fakes[tensor.name]), tensor.value) for tensor in tensors)
     name_of = {id(tensor.value): tensor.name for tensor in tensors}
-    attributes = [(module, dict(vars(module))) for module in model.modules()]
     original: list[tuple[str, torch.nn.Module, str, str, torch.Tensor]] = []
-    private = ExitStack()
-    private.enter_context(private_slots(model))
     for name, module, kind, key in list(_slots(model)):
         value = getattr(module, kind)[key]
         original.append((name, module, kind, key, value))
@@ -183,6 +178,7 @@ def on_ipu(
     lists = list(_scripted_lists(model))
     for module, values in lists:
         module._flat_weights = [fakes[name_of[id(value)]] for value in values]
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
     try:
         yield fakes
         faults = [
@@ -198,10 +194,8 @@ def on_ipu(
         raise
     finally:
         _host_values.clear()
-        private.close()
         for _, module, kind, key, value in original:
-            if isinstance(module, torch.jit.ScriptModule):
-                getattr(module, kind)[key] = value
+            getattr(module, kind)[key] = value
             module.__dict__.pop(key, None)
         for module, values in lists:
             module._flat_weights = values

@@ -6,7 +6,6 @@ need one. What a body reads from outside is found by the recorder and becomes a 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,29 +70,24 @@ class Recording:
     copied_parts: dict[fx.Node, str] = field(default_factory=dict)
 
 
-class _OfThread(threading.local):
-    """The recording of the trace that a thread runs."""
-
-    active: Recording | None = None
-
-
-_of_thread = _OfThread()
+_active: Recording | None = None
 
 
 @contextmanager
 def recording(state: Recording) -> Iterator[None]:
     """Makes `state` the trace that regions belong to."""
-    _of_thread.active = state
+    global _active
+    _active = state
     try:
         yield
     finally:
-        _of_thread.active = None
+        _active = None
 
 
 def current() -> Recording:
     """Returns the trace in progress; to be asked only while a model is traced."""
-    assert _of_thread.active is not None, "regions are recorded only during a trace"
-    return _of_thread.active
+    assert _active is not None, "regions are recorded only during a trace"
+    return _active
 
 
 def record_region(
