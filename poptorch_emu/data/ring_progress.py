@@ -165,8 +165,8 @@ class ReaderProgress(_RingProgress):
     def is_full(self) -> bool:
         """Whether at least as many records wait as the ring has slots.
 
-        The worker may then be waiting for a slot. It may not, because the end of an epoch is a
-        record without a slot.
+        The worker may then be waiting for a slot. This is not certain, because the end of an epoch
+        is a record without a slot.
         """
         return self.num_waiting >= self._num_slots
 

@@ -14,7 +14,7 @@ from poptorch_emu.untrusted.texts import printable
 # Variable that names Gloo's interface; by default Gloo uses the interface of the host's name.
 INTERFACE = "GLOO_SOCKET_IFNAME"
 LOOPBACK = "127.0.0.1"
-# Names by which each host means itself.
+# Names that mean the local host on every host.
 _THIS_HOST = (LOOPBACK, "localhost")
 _SIOCGIFADDR = 0x8915  # Linux: asks for an interface's address.
 

@@ -33,7 +33,7 @@ class LossScaleParts:
         """Stores the values that decide which gradients are large.
 
         Args:
-            rule: rule by which the scale changes.
+            rule: thresholds and period of the automatic loss scale.
             accum_type: type of the accumulated gradients.
             scale: factor from an accumulated gradient to the mean of its summands.
             num_replicas: number of replicas that count; 1 if all have the same gradients.
