@@ -55,6 +55,7 @@ test: $(VENV)/.built $(VENV)/.has-test
 
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
+	PYTHONPATH=tests $(BIN)/python -W ignore -m opinfo.memory_order
 
 # One wheel, made from the sdist, with an engine for each version of TORCH.
 wheel:

@@ -5,6 +5,7 @@ The package has an engine for each minor version of PyTorch that it was built wi
 own place, so that `from poptorch_emu import _C` is the engine. `_C.pyi` tells what it has.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -64,9 +65,19 @@ def _joined(versions: Sequence[tuple[int, int]]) -> str:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Returns the first two numbers of a version."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    """Returns the first two numbers of a version.
+
+    Raises:
+        ImportError: the version does not begin with two numbers.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise ImportError(
+            f"torch.__version__ is {version!r}, but poptorch_emu chooses its engine by the two "
+            "numbers that a version begins with, such as '2.13.0'. Install a release of PyTorch, "
+            "or give your build such a version."
+        )
+    return int(found[1]), int(found[2])
 
 
 sys.modules[__name__] = load(torch.__version__, Path(__file__).parent)  # type: ignore[assignment]

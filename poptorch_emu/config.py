@@ -279,6 +279,8 @@ class CompileConfig:
     Attributes:
         recomputation: as the user asked for; `None` leaves it to the compiler.
         host_recomputation: what of that the engine does.
+        max_guarded_programs: how many programs a model may store, each for other values of inputs
+            that forward reads; with 0 nothing may be read.
         cast_rules: of regions of `autocast`, by the bare name of a function or a class of modules.
     """
 
@@ -312,6 +314,7 @@ class CompileConfig:
     checks_floating_point: bool = False
     synthetic_data: SyntheticData = SyntheticData.OFF
     rounds_stochastically: bool = False
+    max_guarded_programs: int = 0
     cache_dir: str | None = None
     profile_dir: str | None = None
     model_name: str | None = None

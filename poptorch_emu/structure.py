@@ -1,17 +1,27 @@
-"""Tensors in nested containers: taking them out in a fixed order and putting others back.
+"""Tensors in nested structures: taking them out in a fixed order and putting others back.
 
-Lists, tuples, named tuples and dicts are known; other types are made known by a parser. Everything
-that is not a tensor stays where it is.
+Structures are lists, tuples, named tuples, dicts and objects (`object_parts.py`); a parser of the
+user's comes first. Everything that is not a tensor stays where it is.
 """
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from poptorch_emu.object_parts import (
+    bare_copy,
+    is_registered,
+    made_of,
+    parts_of,
+    set_attributes,
+)
 
 
 class ICustomArgParser(ABC):
@@ -56,11 +66,11 @@ def flatten_tensors(structure: Any, canonical: Any = None) -> list[torch.Tensor]
     """Returns every tensor in `structure`, depth first, dicts in insertion order.
 
     Args:
-        structure: tensors in containers.
-        canonical: an equal structure whose dicts decide the order instead.
+        structure: tensors in containers and objects.
+        canonical: an equal structure whose dicts and objects decide the order instead.
     """
     tensors: list[torch.Tensor] = []
-    _collect(structure, canonical, tensors)
+    _collect(structure, canonical, tensors, {})
     return tensors
 
 
@@ -68,27 +78,108 @@ def rebuild(
     structure: Any,
     tensors: Iterator[torch.Tensor],
     is_replaced: Callable[[torch.Tensor], bool] = lambda _: True,
+    other: Callable[[Any], Any] = lambda value: value,
 ) -> Any:
     """Returns `structure` with its tensors replaced, in the order of `flatten_tensors`.
 
+    Objects that hold tensors are copied, and others are shared.
+
     Args:
-        structure: tensors in containers.
+        structure: tensors in containers and objects.
         tensors: what comes in their places.
         is_replaced: which tensors take one; a parser decides that for its own type.
+        other: makes what takes the place of each value that is neither a tensor nor a structure.
     """
-    parser = find_parser(structure)
-    if parser is not None:
-        return parser.reconstruct(structure, tensors)
-    if isinstance(structure, torch.Tensor):
-        return next(tensors) if is_replaced(structure) else structure
-    if isinstance(structure, dict):
-        items = {key: rebuild(value, tensors, is_replaced) for key, value in structure.items()}
-        return _like(structure, items)
-    if isinstance(structure, (list, tuple)):
-        values = [rebuild(item, tensors, is_replaced) for item in structure]
-        is_named = hasattr(structure, "_fields")
-        return type(structure)(*values) if is_named else type(structure)(values)
-    return structure
+    return _Copy(tensors, is_replaced, other, shares=True).of(structure)
+
+
+def snapshot(structure: Any) -> Any:
+    """Returns a copy that does not change with `structure`; tensors are those of `structure`."""
+    tensors = iter(flatten_tensors(structure))
+    return _Copy(tensors, lambda _: True, _own, shares=False).of(structure)
+
+
+def _own(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+class _Copy:
+    """One copy of a structure. An object that occurs twice in it is copied once."""
+
+    def __init__(
+        self,
+        tensors: Iterator[torch.Tensor],
+        is_replaced: Callable[[torch.Tensor], bool],
+        other: Callable[[Any], Any],
+        shares: bool,
+    ) -> None:
+        """Takes what `rebuild` has, and whether objects without tensors are not copied."""
+        self._tensors, self._is_replaced, self._other = tensors, is_replaced, other
+        self._shares = shares
+        self._copies: dict[int, tuple[Any, Any]] = {}  # With the originals, which keep their ids.
+
+    def of(self, value: Any) -> Any:
+        """Returns the copy of a value."""
+        parser = find_parser(value)
+        if parser is not None:
+            return parser.reconstruct(value, self._tensors)
+        if isinstance(value, torch.Tensor):
+            return next(self._tensors) if self._is_replaced(value) else value
+        if isinstance(value, dict):
+            return _like(value, {key: self.of(item) for key, item in value.items()})
+        if isinstance(value, (list, tuple)):
+            items = [self.of(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return self._of_object(value)
+
+    def _of_object(self, value: Any) -> Any:
+        if id(value) in self._copies:
+            return self._copies[id(value)][1]
+        if isinstance(value, weakref.ref):
+            _, target = self._copies.get(id(value()), (None, None))
+            return value if target is None else weakref.ref(target)
+        parts = parts_of(value)
+        if parts is None or (self._shares and not holds_tensors(value)):
+            return self._other(value)
+        if is_registered(value):
+            copy = made_of(value, [self.of(part) for part in parts.values()])
+            self._copies[id(value)] = value, copy
+            return copy
+        copy = bare_copy(value)
+        self._copies[id(value)] = value, copy  # Before its parts, which may refer to it.
+        set_attributes(copy, {name: self._of_part(part) for name, part in parts.items()})
+        return copy
+
+    def _of_part(self, value: Any) -> Any:
+        """Returns the copy of an attribute."""
+        is_container = isinstance(value, (dict, list, tuple))
+        if is_container and self._shares and not holds_tensors(value):
+            return value
+        return self.of(value)
+
+
+def holds_tensors(value: Any) -> bool:
+    """Returns whether there is a tensor in a structure, without looking for all of them."""
+    seen: dict[int, Any] = {}
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, torch.Tensor) or find_parser(each) is not None:
+            return True
+        parts = items_of(each)
+        if parts is not None and id(each) not in seen:
+            seen[id(each)] = each
+            pending += parts.values()
+    return False
+
+
+def items_of(value: Any) -> Mapping[Any, Any] | None:
+    """Returns the parts of a container or object by key, index or name; `None` of anything else."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    return parts_of(value)
 
 
 class Template:
@@ -124,7 +215,10 @@ def as_list(result: Any) -> list[Any]:
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
-def _collect(structure: Any, canonical: Any, tensors: list[torch.Tensor]) -> None:
+def _collect(
+    structure: Any, canonical: Any, tensors: list[torch.Tensor], seen: dict[int, Any]
+) -> None:
+    """Appends the tensors in a structure; those of an object at its first place only."""
     parser = find_parser(structure)
     if parser is not None:
         tensors += parser.yieldTensors(structure)
@@ -132,11 +226,13 @@ def _collect(structure: Any, canonical: Any, tensors: list[torch.Tensor]) -> Non
         tensors.append(structure)
     elif isinstance(structure, dict):
         for key in structure if canonical is None else canonical:
-            _collect(structure[key], _part(canonical, key), tensors)
+            _collect(structure[key], None if canonical is None else canonical[key], tensors, seen)
     elif isinstance(structure, (list, tuple)):
         for index, item in enumerate(structure):
-            _collect(item, _part(canonical, index), tensors)
-
-
-def _part(canonical: Any, key: Any) -> Any:
-    return None if canonical is None else canonical[key]
+            part = None if canonical is None else canonical[index]
+            _collect(item, part, tensors, seen)
+    elif id(structure) not in seen and (parts := parts_of(structure)):
+        seen[id(structure)] = structure
+        order = None if canonical is None else parts_of(canonical)
+        for key in parts if order is None else order:
+            _collect(parts[key], None if order is None else order[key], tensors, seen)

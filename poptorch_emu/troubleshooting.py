@@ -25,6 +25,7 @@ class Topic(Enum):
     EXPLICIT_BACKWARD = "explicit-backward"
     PYTHON_CONTROL_FLOW = "python-control-flow"
     DATA_DEPENDENT_SHAPE = "data-dependent-shape"
+    VALUE_GUARDS = "value-guards"
     MOVED_TO_CPU = "moved-to-cpu"
     OTHER_DEVICE = "other-device"
     HOST_TENSOR = "host-tensor"

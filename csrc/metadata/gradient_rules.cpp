@@ -2,6 +2,8 @@
 
 #include "metadata/rules.h"
 
+#include "metadata/convolution_layout.h"
+
 #include <ATen/Operators.h>
 #include <torch/library.h>
 
@@ -21,13 +23,17 @@ Tensor gradient_if(bool is_wanted, IntArrayRef sizes, ScalarType dtype) {
 }
 
 Three convolution_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight,
-                           at::OptionalIntArrayRef, IntArrayRef, IntArrayRef, IntArrayRef,
-                           bool is_transposed, IntArrayRef, int64_t groups, Mask mask) {
+                           at::OptionalIntArrayRef bias_sizes, IntArrayRef stride,
+                           IntArrayRef padding, IntArrayRef dilation, bool is_transposed,
+                           IntArrayRef output_padding, int64_t groups, Mask mask) {
   only_if(input.dim() == weight.dim() && gradient.dim() == input.dim() && input.dim() >= 3);
   only_if(input.numel() > 0 && weight.numel() > 0 && gradient.numel() > 0);
   const int64_t num_made = is_transposed ? weight.size(1) * groups : weight.size(0);
-  return {gradient_if(mask[0], input.sizes(), input.scalar_type()),
-          gradient_if(mask[1], weight.sizes(), weight.scalar_type()),
+  only_if(groups > 0 && input.scalar_type() == weight.scalar_type());
+  const ConvolutionLayout layout(input, weight, std::nullopt, bias_sizes, stride, padding, dilation,
+                                 is_transposed, output_padding, groups);
+  return {mask[0] ? layout.empty(input.sizes()) : Tensor(),
+          mask[1] ? layout.empty(weight.sizes()) : Tensor(),
           gradient_if(mask[2], {num_made}, weight.scalar_type())};
 }
 

@@ -9,6 +9,8 @@
 
 #include "metadata/rules.h"
 
+#include "metadata/convolution_layout.h"
+
 #include <ATen/Operators.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/TensorIterator.h>
@@ -169,7 +171,6 @@ Tensor constant_pad_nd(const Tensor& self, IntArrayRef pad, const Scalar&) {
 
 // ----------------------------------------------------------------------------------------- layers
 
-// Results are contiguous, as for each device whose kernels PyTorch does not know.
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                    bool is_transposed, IntArrayRef output_padding, int64_t groups) {
@@ -197,7 +198,9 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
     only_if(size > 0 && (is_transposed || room >= 0) && added >= 0 && added < step);
     sizes.push_back(size);
   }
-  return dense(sizes, input.scalar_type());
+  const ConvolutionLayout layout(input, weight, bias, std::nullopt, stride, padding, dilation,
+                                 is_transposed, output_padding, groups);
+  return layout.empty(sizes);
 }
 
 Tensor safe_softmax(const Tensor& self, int64_t dim, OptionalType dtype) {

@@ -289,5 +289,6 @@ def lower(
         tensor_names=tuple(sorted(names)),
         host_functions=recorded.host_functions,
         batch_counts=recorded.batch_counts,
+        guards=recorded.guards,
         shortages=tiles.shortages,
     )

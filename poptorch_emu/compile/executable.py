@@ -20,6 +20,7 @@ from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.trace.regions import HostFunction
+from poptorch_emu.trace.value_guards import ValueGuards
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Executable:
         is_random: whether the program draws random numbers.
         anchors: short names of the tensors that the program returns last, in order.
         tensor_names: what `Options.anchorTensor` can name, sorted.
-        batch_counts: by how much a micro-batch raises the host's counters of batches, by name.
+        batch_counts: how much a micro-batch adds to the host's buffers of integers, by name.
+        guards: for which values of inputs the program holds.
         shortages: which tiles of the machine could not hold what they must, in words.
     """
 
@@ -78,6 +80,7 @@ class Executable:
     anchors: tuple[str, ...] = ()
     tensor_names: tuple[str, ...] = ()
     batch_counts: Mapping[str, int] = field(default_factory=dict)
+    guards: ValueGuards = field(default_factory=ValueGuards)
     shortages: tuple[str, ...] = ()
 
     @property

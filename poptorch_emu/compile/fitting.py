@@ -64,7 +64,7 @@ def fitting(planner: Planner) -> Fitting:
 
     Where it fits as it is, those that need another cut or other micro-batches are not tried.
     """
-    now = planner.plan({})
+    now = planner.plan()
     is_needed = not now.tiles.fits
     singles = _tried(planner, _settings(planner))
     if is_needed:

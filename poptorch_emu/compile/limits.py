@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.config import CompileConfig, TargetKind
+from poptorch_emu.config import CompileConfig, PipelineOrder, TargetKind
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.exchange import is_collective
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, record_of, source_of
@@ -155,14 +155,18 @@ def check_num_ipus(placed: Partition, config: CompileConfig, *, is_plan: bool = 
     )
 
 
-def least_micro_batches(num_stages: int, is_training: bool) -> int:
+def least_micro_batches(num_stages: int, config: CompileConfig) -> int:
     """Returns how many micro-batches a window of a pipeline has at least: one for each stage.
 
+    In sequential order stages never overlap, so that one micro-batch is enough.
+
     Args:
-        num_stages: of forward; all but the last have one of backward, too.
-        is_training: whether there is a backward.
+        num_stages: of forward; all but the last have one of backward in training, too.
+        config: the options.
     """
-    return 2 * num_stages - 1 if is_training else num_stages
+    if config.strategy.order is PipelineOrder.SEQUENTIAL:
+        return 1
+    return 2 * num_stages - 1 if config.is_training else num_stages
 
 
 def check_schedule(placed: Partition, config: CompileConfig) -> None:
@@ -174,7 +178,7 @@ def check_schedule(placed: Partition, config: CompileConfig) -> None:
     forward = placed.num_stages
     if forward == 1:
         return
-    stages = least_micro_batches(forward, config.is_training)
+    stages = least_micro_batches(forward, config)
     if config.is_training:
         name, given = "Training.gradientAccumulation", config.gradient_accumulation
         detail = f" ({forward} in the model, and {stages - forward} more in training)"

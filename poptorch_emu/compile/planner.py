@@ -1,7 +1,9 @@
-"""What a captured model would take and hold with other settings: a point of the space of plans.
+"""The one function that plans a model on a machine: settings in, memory and time out.
 
-A point costs some hundredths of a second: what a setting leaves as it is is found once. Only other
-rows of a micro-batch need the model to be traced again.
+Everything that people see about the machine comes from `Planner.plan`: estimates, tables, insights,
+comparisons of schedules, sweeps and the laboratory. A setting changes the configuration, and the
+changed configuration is planned. Results are shared between plans only by keys that hold all that
+they were computed from.
 """
 
 from __future__ import annotations
@@ -9,77 +11,94 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
+from torch import fx
+
 from poptorch_emu.compile.compiler import Request
-from poptorch_emu.compile.limits import (
-    check_exchanges,
-    check_num_ipus,
-    check_schedule,
-    least_micro_batches,
-)
+from poptorch_emu.compile.limits import least_micro_batches
 from poptorch_emu.compile.planning import (
-    adapt_inventory,
-    on_system,
+    check_placed,
+    place,
     schedule_of,
     take_inventory,
     with_schedule,
+    without_schedule,
 )
 from poptorch_emu.compile.settings import changed
-from poptorch_emu.compile.timing import split_with_operations, timed
-from poptorch_emu.config import CompileConfig, StrategyKind
+from poptorch_emu.compile.timing import split_into, timed
+from poptorch_emu.config import (
+    CompileConfig,
+    MachineConfig,
+    PipelineOrder,
+    StrategyConfig,
+    StrategyKind,
+)
+from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
-from poptorch_emu.machine.ipu import Ipu
 from poptorch_emu.machine.system import System, system_of
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.memory.memory_plan import MemoryPlan
-from poptorch_emu.plan.operations.operation_cost import OperationCosts
-from poptorch_emu.plan.tiles.tile_contents import plan_tiles
-from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.tiles.tile_contents import SegmentFigures, plan_tiles
+from poptorch_emu.plan.time.durations import Durations, KnownCosts
 from poptorch_emu.plan.time.split import Split
-from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.schedule.partition import Partition, partition_by_stages
+from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
+from poptorch_emu.plan.time.units import Units, units_of
+from poptorch_emu.schedule.partition import Partition, partition, partition_by_stages
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.tables.named import num_stages_on, placement
+from poptorch_emu.segments.recomputation import recomputation_of
 
 # Traces the model for micro-batches of so many rows.
 Capture = Callable[[int], tuple[Request, Inventory]]
-# What the memory of a case depends on.
-_Held = tuple[Ipu, CompileConfig, frozenset[Source | Sink]]
+# A cut with the stage of each operation.
+_Split = tuple[Split, dict[fx.Node, int]]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+# A placed graph as a value that can be compared.
+_Places = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What one choice of settings gives.
+    """The plan of a model with one choice of settings.
 
     Attributes:
-        tiles: what they hold.
-        split: where the model was cut anew.
-        find_time: returns how long a call takes, which is asked at most once.
+        inventory: the code of the IPUs, and the values that it computes on.
+        memory: the plan of their memory.
+        tiles: the memory of the fullest tile of each IPU.
+        split: the stages of a model that was cut anew; `None` if it was not.
+        find_time: computes `time`.
     """
 
+    inventory: Inventory
+    memory: MemoryPlan
     tiles: TileMemory
     split: Split | None
     find_time: Callable[[], TimePlan]
 
     @cached_property
     def time(self) -> TimePlan:
-        """How long a call takes."""
+        """How long a call takes, and where its time goes."""
         return self.find_time()
 
 
 @dataclass
 class _Case:
-    """A traced model, and what was found out about it for one choice or another."""
+    """A traced model, and results about it that several plans share."""
 
     request: Request
     inventory: Inventory
-    inventories: dict[CompileConfig, Inventory] = field(default_factory=dict)
-    plans: dict[_Held, tuple[MemoryPlan, TileMemory]] = field(default_factory=dict)
-    costs: dict[tuple[Ipu, CompileConfig], OperationCosts] = field(default_factory=dict)
-    cuts: dict[tuple[int, str], _Case] = field(default_factory=dict)
-    split: Split | None = None
+    codes: dict[tuple[object, ...], Inventory] = field(default_factory=dict)
+    held: dict[tuple[object, ...], tuple[MemoryPlan, TileMemory]] = field(default_factory=dict)
+    figures: dict[tuple[object, ...], SegmentFigures] = field(default_factory=dict)
+    costs: KnownCosts = field(default_factory=dict)
+    units: dict[tuple[object, ...], tuple[Durations, Units]] = field(default_factory=dict)
+    splits: dict[tuple[object, ...], _Split] = field(default_factory=dict)
+    plans: dict[tuple[object, ...], Planned] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,140 +106,231 @@ class Planner:
     """Plans of one model.
 
     Attributes:
-        request: what was asked.
-        inventory: of it.
-        system: where a choice names none.
-        capture: for other rows of a micro-batch; without it there are none.
+        request: the model and its options.
+        inventory: of the model as it is, for a window as short as shows all of its cycles.
+        system: the machine where a choice of settings names none.
+        capture: traces the model for micro-batches of other sizes; `None` if nothing can.
+        host: the work of the user's own program meanwhile; `None` stands for no time.
     """
 
     request: Request
     inventory: Inventory
     system: System
     capture: Capture | None = None
-    _cases: dict[int, _Case] = field(default_factory=dict)
+    host: HostWork | None = None
+    _cases: dict[int | None, _Case] = field(default_factory=dict)
 
-    def plan(self, settings: Mapping[str, Any]) -> Planned:
-        """Returns what one choice of settings gives; see `settings.SETTINGS`.
+    def plan(self, settings: Mapping[str, Any] = _NOTHING) -> Planned:
+        """Returns the plan with some settings changed; see `settings.SETTINGS`.
 
         Raises:
             Error: the settings do not go together, or with the model.
         """
         name = settings.get("system")
         system = self.system if name is None else system_of(name)
-        case = self._of_ipus(self._of_rows(settings.get("micro_batch")), settings, system)
-        inventory = case.inventory
-        config = changed(inventory.config, settings, inventory.placed.ipu_ids)
-        inventory = _adapted(case, config)
+        case = self._case(settings.get("micro_batch"))
+        config = changed(case.inventory.config, settings, case.inventory.placed.ipu_ids)
+        config = replace(config, machine=replace(config.machine, version=system.version))
+        placed, split = _placed(case, config, settings, system)
+        crossing = case.inventory.overlapped
         if "overlap" in settings:
-            crossing = _crossing(inventory, settings["overlap"].split("+"))
-            inventory = replace(inventory, overlapped=crossing)
-        memory, tiles = _held(case, inventory, system)
+            names = settings["overlap"].split("+")
+            kept = frozenset[Source | Sink]() if "nothing" in names else crossing
+            crossing = kept | _crossing(case.inventory, names)
+        key = system, config, crossing, _places(placed)
+        if key not in case.plans:
+            case.plans[key] = self._planned(case, placed, split, config, system, crossing)
+        return case.plans[key]
+
+    def _planned(
+        self,
+        case: _Case,
+        placed: Partition,
+        split: Split | None,
+        config: CompileConfig,
+        system: System,
+        crossing: frozenset[Source | Sink],
+    ) -> Planned:
+        schedule = schedule_of(placed, config, is_short=True)
+        inventory = replace(_coded(case, placed, schedule, config), overlapped=crossing)
+        memory, tiles = _held(case, inventory)
 
         def find_time() -> TimePlan:
-            key = _without_clock(system.chip), _of_operations(config)
-            durations = Durations(inventory, memory, system, known_costs=case.costs.get(key))
-            case.costs[key] = durations.costs
-            return timed(case.request, durations)
+            durations = Durations(inventory, memory, system, known_costs=case.costs)
+            return timed(case.request, durations, self.host)
 
-        return Planned(tiles, case.split, find_time)
+        return Planned(inventory, memory, tiles, split, find_time)
+
+    def split(self, num_ipus: int, settings: Mapping[str, Any] = _NOTHING) -> Split:
+        """Returns the split whose slowest stage is fastest, among those that fit.
+
+        Raises:
+            Error: there are fewer units than IPUs, or no split keeps a shared weight on one IPU.
+        """
+        case = self._case(settings.get("micro_batch"))
+        config = changed(case.inventory.config, settings, case.inventory.placed.ipu_ids)
+        return _cut(case, without_schedule(config), num_ipus, self.system)[0]
 
     def cut_settings(self, num_ipus: int) -> dict[str, Any]:
-        """Returns what cuts the model over so many IPUs, with enough micro-batches for that.
+        """Returns settings that cut the model over so many IPUs, with enough micro-batches.
 
-        If it cannot be cut, `plan` tells why.
+        If it cannot be cut, `plan` says why.
         """
-        settings: dict[str, Any] = {"num_ipus": num_ipus}
+        config = self.inventory.config
+        settings: dict[str, Any] = {"split": num_ipus}
+        if config.strategy.kind is not StrategyKind.PIPELINED:
+            settings["schedule"] = "grouped"
         try:
-            case = self._of_ipus(self._of_rows(None), settings, self.system)
+            num_stages = len(self.split(num_ipus).stages)
         except Error:
             return settings
-        config = self.inventory.config
         name = "accumulation" if config.is_training else "device_iterations"
         given = count = config.num_micro_batches
-        while count < least_micro_batches(case.inventory.placed.num_stages, config.is_training):
+        while count < least_micro_batches(num_stages, config):
             count *= 2
         return settings if count == given else {**settings, name: count}
 
-    def _of_rows(self, rows: int | None) -> _Case:
-        if rows is None or rows == self.inventory.rows:
-            return self._cases.setdefault(0, _Case(self.request, self.inventory))
+    def _case(self, rows: int | None) -> _Case:
+        rows = None if rows == self.inventory.rows else rows
         if rows not in self._cases:
-            if self.capture is None:
+            if rows is None:
+                case = _Case(self.request, self.inventory)
+            elif self.capture is None:
                 raise make_error("The model cannot be traced again for other micro-batches here.")
-            self._cases[rows] = _Case(*self.capture(rows))
+            else:
+                case = _Case(*self.capture(rows))
+            made = case.inventory
+            case.codes[_code_key(made.config, made.placed, made.schedule)] = made
+            self._cases[rows] = case
         return self._cases[rows]
 
-    def _of_ipus(self, case: _Case, settings: Mapping[str, Any], system: System) -> _Case:
-        """Returns the case of a model that is cut anew, if it is."""
-        num_ipus = settings.get("num_ipus")
-        if num_ipus is None:
-            return case
-        key = num_ipus, system.name
-        if key not in case.cuts:
-            case.cuts[key] = _cut(case, num_ipus, system)
-        return case.cuts[key]
+
+def _placed(
+    case: _Case, config: CompileConfig, settings: Mapping[str, Any], system: System
+) -> tuple[Partition, Split | None]:
+    """Returns the stages of a model, and its split if it is cut anew.
+
+    Stages that the user named stay as they are, unless the settings ask for another number of them.
+    """
+    graph, table = case.inventory.graph, config.strategy.table
+    num_ipus = settings.get("split", settings.get("num_ipus"))
+    if num_ipus is None or "split" not in settings and _has_stages(case, config, num_ipus):
+        return place(graph, config, is_plan=True), None
+    split, stage_of = _cut(case, config, num_ipus, system)
+    ipus = tuple(stage.ipu for stage in split.stages)
+    if table is not None:
+        ipus = placement(table, len(ipus))
+    placed = partition_by_stages(graph, stage_of, ipus, config.strategy)
+    return check_placed(graph, placed, config, is_plan=True), split
 
 
-def _cut(case: _Case, num_ipus: int, system: System) -> _Case:
-    """Returns a model on so many IPUs, cut where the slowest stage is fastest.
+def _has_stages(case: _Case, config: CompileConfig, num_ipus: int) -> bool:
+    """Returns whether the stages that the user named are those of so many IPUs."""
+    table, placed = config.strategy.table, partition(case.inventory.graph, config.strategy)
+    if table is None:
+        return len(placed.ipu_ids) == num_ipus
+    return placed.num_stages == num_stages_on(table, num_ipus)
+
+
+def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _Split:
+    """Returns a cut for so many IPUs where the slowest stage is fastest; with all operations.
 
     Raises:
-        Error: it cannot be cut into so many stages.
+        Error: the model cannot be cut into so many stages.
     """
-    base = case.inventory
-    strategy = replace(base.config.strategy, kind=StrategyKind.PIPELINED, table=None)
-    config = replace(base.config, strategy=strategy)
+    strategy, graph = config.strategy, case.inventory.graph
+    if strategy.is_phased:
+        raise make_error(
+            "A model with phased execution cannot be cut anew. Change its schedule, too, as with "
+            'schedule="grouped".'
+        )
+    num_stages = num_ipus if strategy.table is None else num_stages_on(strategy.table, num_ipus)
+    has_circles, alone = strategy.table is None, without_schedule(config)
+    key = system, _with_few(alone), num_stages, has_circles
     try:
-        split, stage_of = split_with_operations(base, system, num_ipus)
+        if key not in case.units:
+            placed = place(graph, alone, is_scheduled=False, is_plan=True)
+            inventory = _coded(case, placed, schedule_of(placed, alone, is_short=True), alone)
+            memory = plan_memory(inventory)
+            durations = Durations(inventory, memory, system, known_costs=case.costs)
+            # A table may have more stages than the user has blocks.
+            least_blocks = 2 if has_circles else num_stages
+            case.units[key] = durations, units_of(durations, num_stages, least_blocks)
+        splitting = key, config.num_micro_batches
+        if splitting not in case.splits:
+            case.splits[splitting] = split_into(
+                *case.units[key], num_stages, config, has_circles=has_circles
+            )
+        return case.splits[splitting]
     except ValueError as fault:
         raise make_error(str(fault)) from fault
-    ipus = tuple(stage.ipu for stage in split.stages)
-    placed = partition_by_stages(base.graph, stage_of, ipus, strategy)
-    # Whether there are enough micro-batches is asked of each choice of settings, by `_from`.
-    inventory = _taken(case, placed, config)
-    return _Case(case.request, inventory, split=split)
 
 
-def _taken(case: _Case, placed: Partition, config: CompileConfig) -> Inventory:
-    base, request = case.inventory, case.request
-    schedule = schedule_of(placed, config, is_short=True)
-    return take_inventory(
-        base.graph, placed, schedule, base.overlapped, config, request.optimizer, request.parameters
+def _coded(case: _Case, placed: Partition, schedule: Schedule, config: CompileConfig) -> Inventory:
+    """Returns the code of the IPUs; that of another plan if nothing differs that it depends on."""
+    key = _code_key(config, placed, schedule)
+    if key not in case.codes:
+        case.codes[key] = take_inventory(
+            case.inventory.graph,
+            placed,
+            schedule,
+            case.inventory.overlapped,
+            config,
+            case.request.optimizer,
+            case.request.parameters,
+        )
+    return with_schedule(case.codes[key], placed, schedule, config)
+
+
+def _code_key(config: CompileConfig, placed: Partition, schedule: Schedule) -> tuple[object, ...]:
+    """Returns all that the code depends on: order is no part of it, but kinds of actions are."""
+    plain = replace(
+        _with_few(config),
+        machine=MachineConfig(),
+        output_mode=OutputMode.All,
+        output_return_period=1,
+        strategy=_without_order(config.strategy),
+    )
+    return plain, recomputation_of(config, placed), schedule.kinds, _places(placed)
+
+
+def _without_order(strategy: StrategyConfig) -> StrategyConfig:
+    return replace(strategy, order=PipelineOrder.GROUPED, table=None)
+
+
+def _held(case: _Case, inventory: Inventory) -> tuple[MemoryPlan, TileMemory]:
+    """Returns the plan of memory, and the contents of the tiles."""
+    config, schedule = _with_few(inventory.config), inventory.schedule
+    code = schedule.kinds, _places(inventory.placed), inventory.overlapped
+    key = config, schedule, code
+    if key not in case.held:
+        memory = plan_memory(inventory)
+        plain = replace(config, strategy=_without_order(config.strategy))
+        recomputed = recomputation_of(config, inventory.placed)
+        figures = case.figures.setdefault((plain, recomputed, code), SegmentFigures())
+        case.held[key] = memory, plan_tiles(inventory, memory, figures)
+    return case.held[key]
+
+
+def _with_few(config: CompileConfig) -> CompileConfig:
+    """Returns a configuration whose numbers of micro-batches are as small as makes no difference.
+
+    Memory and code depend on whether gradients are accumulated. How many micro-batches wait for
+    each other is a matter of the schedule. In inference, `device_iterations` are micro-batches.
+    """
+    return replace(
+        config,
+        gradient_accumulation=min(config.gradient_accumulation, 2),
+        device_iterations=1,
     )
 
 
-def _adapted(case: _Case, config: CompileConfig) -> Inventory:
-    """Returns what the IPUs run with other settings, made of that with the nearest ones."""
-    key = _of_memory(config)
-    if key not in case.inventories:
-        bases = (*case.inventories.values(), case.inventory)
-        base = min(bases, key=lambda other: _distance(other.config, config))
-        case.inventories[key] = _from(base, case, config)
-    return replace(case.inventories[key], config=config)
-
-
-def _from(base: Inventory, case: _Case, config: CompileConfig) -> Inventory:
-    """Returns an inventory for other settings; one that was cut anew keeps its stages."""
-    if case.split is None:
-        optimizer, parameters = case.request.optimizer, case.request.parameters
-        return adapt_inventory(base, config, optimizer, parameters)
-    placed = case.inventory.placed
-    check_num_ipus(placed, config, is_plan=True)
-    check_exchanges(case.inventory.graph, config)
-    check_schedule(placed, config)
-    if _segments_of(config) != _segments_of(base.config):
-        return _taken(case, placed, config)
-    return with_schedule(base, placed, schedule_of(placed, config, is_short=True), config)
-
-
-def _segments_of(config: CompileConfig) -> tuple[object, ...]:
-    """Returns the settings that the code of segments and of the update depends on."""
-    shared = config.sharding if config.num_sharers > 1 else None
-    return config.recomputation, config.locations, shared, config.replication_factor > 1
+def _places(placed: Partition) -> _Places:
+    return placed.ipu_ids, placed.ipu_of_stage, placed.places, tuple(placed.port_of.values())
 
 
 def _crossing(inventory: Inventory, names: Sequence[str]) -> frozenset[Source | Sink]:
-    """Returns what goes between host and IPUs, of the named kinds."""
+    """Returns the values that cross between host and IPUs, of the named kinds."""
     sources = (source_of(node) for node in inventory.graph.sources)
     sinks = (sink for sink, _, _ in inventory.cut.results)
     inputs = (source for source in sources if source.kind is SourceKind.INPUT)
@@ -228,41 +338,3 @@ def _crossing(inventory: Inventory, names: Sequence[str]) -> frozenset[Source | 
     return frozenset(
         [*(inputs if "inputs" in names else ()), *(results if "results" in names else ())]
     )
-
-
-def _held(case: _Case, inventory: Inventory, system: System) -> tuple[MemoryPlan, TileMemory]:
-    """Returns the plan of memory, and what tiles hold."""
-    key = _without_clock(system.chip), _of_memory(inventory.config), inventory.overlapped
-    if key not in case.plans:
-        inventory = on_system(inventory, system)
-        memory = plan_memory(inventory)
-        case.plans[key] = memory, plan_tiles(inventory, memory)
-    return case.plans[key]
-
-
-def _of_operations(config: CompileConfig) -> CompileConfig:
-    """Returns a configuration with all that the costs of operations do not depend on left out."""
-    return replace(config, gradient_accumulation=1, replication_factor=1, recomputation=None)
-
-
-def _of_memory(config: CompileConfig) -> CompileConfig:
-    """Returns a configuration in which only whether gradients are accumulated is left of how often.
-
-    Nor does what a pipeline holds depend on more micro-batches than it takes to fill.
-    """
-    return replace(
-        config,
-        gradient_accumulation=min(config.gradient_accumulation, 64),
-        device_iterations=config.device_iterations if not config.is_training else 1,
-    )
-
-
-def _distance(known: CompileConfig, asked: CompileConfig) -> int:
-    """Returns how much of what code and update depend on differs."""
-    is_replicated = known.replication_factor > 1, asked.replication_factor > 1
-    return 2 * (known.recomputation is not asked.recomputation) + len(set(is_replicated)) - 1
-
-
-def _without_clock(chip: Ipu) -> Ipu:
-    """Returns a chip that is equal where memory and cycles are."""
-    return replace(chip, name="", clock_hz=0.0)

@@ -22,12 +22,12 @@ from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, St
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, Source
 from poptorch_emu.ir.verify import verify
-from poptorch_emu.machine.system import System
 from poptorch_emu.passes import (
     anchors,
     averages,
     constant_folding,
     half_operations,
+    memory_order,
     output_types,
     random_numbers,
     simplify,
@@ -46,7 +46,6 @@ from poptorch_emu.segments.phases import check_phases
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
 from poptorch_emu.segments.replica_equal import replica_equal_values
 from poptorch_emu.segments.segmented_graph import cut
-from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.parts.update_plan import plan_update
 
@@ -64,6 +63,7 @@ _SCHEDULES = {
 
 def optimise(graph: Graph, config: CompileConfig) -> Graph:
     """Returns the graph after all passes."""
+    graph = memory_order.run(graph)
     graph = random_numbers.run(graph)
     graph = simplify.run(graph)
     graph = constant_folding.run(graph)
@@ -90,6 +90,18 @@ def place(
         is_plan: whether nothing will run, so that a process may have as many IPUs as there are.
     """
     placed = _partition(graph, config.strategy)
+    return check_placed(graph, placed, config, is_scheduled=is_scheduled, is_plan=is_plan)
+
+
+def check_placed(
+    graph: Graph,
+    placed: Partition,
+    config: CompileConfig,
+    *,
+    is_scheduled: bool = True,
+    is_plan: bool = False,
+) -> Partition:
+    """Returns the stages of a graph after all checks of them; arguments are those of `place`."""
     if is_scheduled:
         check_num_ipus(placed, config, is_plan=is_plan)
     check_written_variables(graph, placed)
@@ -194,44 +206,10 @@ def take_inventory(
     )
 
 
-def adapt_inventory(
-    base: Inventory,
-    config: CompileConfig,
-    optimizer: OptimizerConfig | None,
-    parameters: tuple[str, ...],
-) -> Inventory:
-    """Returns an inventory for other settings, after all checks of them.
-
-    What the settings leave as it is stays: the segments, unless something else is recomputed, and
-    the parts of the update, unless something else is cut over the replicas. The parts then still
-    name the replicas of `base` that run them, which no plan looks at.
-
-    Args:
-        base: of the same model.
-        config: the other settings.
-        optimizer: in training.
-        parameters: the trainable ones, in the order that the optimiser knows.
-    """
-    placed = place(base.graph, config, is_plan=True)
-    schedule = schedule_of(placed, config, is_short=True)
-    variables = model_variables(base.graph, config)
-    is_cut_alike = all(
-        sharding_of(variable, config) == sharding_of(variable, base.config)
-        for variable in variables.values()
-    )
-    is_same_code = recomputation_of(config, placed) == recomputation_of(base.config, placed)
-    if not (is_cut_alike and is_same_code):
-        return take_inventory(
-            base.graph, placed, schedule, base.overlapped, config, optimizer, parameters
-        )
-    base = replace(base, variables={**base.variables, **variables})
-    return with_schedule(base, placed, schedule, config)
-
-
 def with_schedule(
     base: Inventory, placed: Partition, schedule: Schedule, config: CompileConfig
 ) -> Inventory:
-    """Returns an inventory of the same segments whose links hold what another schedule asks for."""
+    """Returns an inventory of the same code whose links hold what another schedule asks for."""
     replica_equal = replica_equal_values(base.graph, config)
     return replace(
         base,
@@ -240,10 +218,3 @@ def with_schedule(
         schedule=schedule,
         links=plan_links(base.cut, placed, schedule, config, replica_equal),
     )
-
-
-def on_system(inventory: Inventory, system: System) -> Inventory:
-    """Returns an inventory for the tiles of a system, whatever the options name."""
-    config = inventory.config
-    machine = replace(config.machine, version=system.version)
-    return replace(inventory, config=replace(config, machine=machine))

@@ -1,7 +1,8 @@
-"""What to change against what limits a step: each remedy is tried by the model of the machine.
+"""Changes against the causes that a step loses time to; each is planned as a model of its own.
 
-A cause counts for as much as it takes of a step, and for no more than its remedy saves. So the
-first one is what is worth most to change.
+A remedy is a changed configuration. Its gain is that of the plan with the change; no formula of its
+own estimates it. A cause counts for as much as it takes of a step, and for no more than its remedy
+saves.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned, Planner
-from poptorch_emu.config import Recomputation, StrategyKind
+from poptorch_emu.config import PipelineOrder, Recomputation, StrategyKind
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import Error
 from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION
-from poptorch_emu.plan.time.losses import Cause, Loss, losses
+from poptorch_emu.plan.time.causes import LEAST_SHARE, Cause, Loss, losses
+from poptorch_emu.plan.time.time_plan import SpreadWeight
 
-# A cause that is worth less of a step is not worth a sentence.
-_LEAST_SHARE = 0.05
-# Of several sizes of one change the smallest is taken that saves so much of what the best saves.
+# Of several sizes of one change the smallest is chosen that saves so much of what the best saves.
 _ENOUGH = 0.7
 _FACTORS = (2, 4, 8)
 
@@ -28,93 +28,107 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to change, and what it gives.
+    """A change, and the plan with it.
 
     Attributes:
-        loss: that it is against.
-        settings: of the planner; empty if nothing helps that fits.
+        loss: the cause that it is against; `None` where a real system refuses a weight.
+        settings: of the planner; empty if nothing was found.
         planned: with these settings.
-        gain: by how much more rows a second there are, as a share.
-        score: the share of a step that is saved, at most what there is to save of the loss.
+        gain: the additional rows a second, as a share of those without the change. It is negative
+            if the model becomes slower, which only a change that is needed may do.
+        score: the share of a step that is saved, at most that of the cause.
+        update_factor: the rows of an update with the change, divided by those without it.
+        weight: the weight that several IPUs read, which a real system refuses.
     """
 
-    loss: Loss
+    loss: Loss | None
     settings: Settings
     planned: Planned | None
-    gain: float
-    score: float
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a real system refuses the model as it is."""
-        return self.loss.cause is Cause.SPREAD_WEIGHT
+    gain: float = 0.0
+    score: float = 0.0
+    update_factor: float = 1.0
+    weight: SpreadWeight | None = None
 
 
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
-    """Returns what is worth changing, best first; a weight on several IPUs leads.
+    """Returns the changes that are worth it, best first, after those that a real system needs.
 
-    What would not fit is no remedy, unless the model does not fit as it is and needs no more then.
+    A change that would not fit is no remedy, unless the model does not fit as it is and needs no
+    more memory then.
     """
-    now = planner.plan({})
-    if now.time.throughput is None:
+    now = planner.plan()
+    if not now.time.step_seconds or now.time.throughput is None:
         return ()
-    search, found = _Search(planner, now), list[Remedy]()
-    in_order = sorted(losses(now.time), key=lambda loss: loss.cause is Cause.SMALL_MICRO_BATCH)
-    for loss in in_order:
-        is_wrong = loss.cause is Cause.SPREAD_WEIGHT
+    search = _Search(planner, now)
+    needed = [search.of_weight(weight) for weight in now.time.spread_weights]
+    found: list[Remedy] = []
+    for loss in losses(now.time):
         best = max((remedy.score for remedy in found), default=0.0)
-        # To trace the model again for larger micro-batches is worth it for what leads, and fits.
-        is_larger = loss.cause is Cause.SMALL_MICRO_BATCH
-        is_hopeless = is_larger and (loss.most_saved < best or not now.tiles.fits)
-        if loss.most_saved < _LEAST_SHARE and not is_wrong or is_hopeless:
-            continue
-        remedy = search.remedy(loss)
-        if remedy.score >= _LEAST_SHARE or is_wrong:
+        # Larger micro-batches need another trace, which is worth it only for the best of all.
+        remedy = search.remedy(loss, may_trace=loss.share >= best and now.tiles.fits)
+        if remedy is not None and remedy.score >= LEAST_SHARE:
             found.append(remedy)
     found.sort(key=lambda remedy: -remedy.score)
-    found = _without_repetition(found)
-    found.sort(key=lambda remedy: not remedy.is_needed)
-    return tuple(found)
+    return (*needed, *_without_repetition(found))
 
 
-def _without_repetition(found: Iterable[Remedy]) -> list[Remedy]:
-    """Returns the remedies of which each change is new."""
+def _without_repetition(found: Iterable[Remedy]) -> Iterator[Remedy]:
+    """Yields the remedies of which each change is new."""
     seen: list[Settings] = []
-    kept = []
     for remedy in found:
-        if remedy.settings not in seen or not remedy.settings:
+        if remedy.settings not in seen:
             seen.append(remedy.settings)
-            kept.append(remedy)
-    return kept
+            yield remedy
 
 
 class _Search:
     def __init__(self, planner: Planner, now: Planned) -> None:
         self._planner, self._now = planner, now
 
-    def remedy(self, loss: Loss) -> Remedy:
-        """Returns the smallest change that saves about as much as any."""
-        tried = list(self._tried(_CHANGES[loss.cause](self._planner)))
-        saved = [(self._saved(planned), settings, planned) for settings, planned in tried]
-        most = max((share for share, _, _ in saved), default=0.0)
-        for share, settings, planned in saved:
-            if most > 0 and share >= _ENOUGH * most:
-                score = min(share, loss.most_saved)
-                return Remedy(loss, settings, planned, 1 / (1 - share) - 1, score)
-        return Remedy(loss, {}, None, 0.0, 0.0)
+    def remedy(self, loss: Loss, *, may_trace: bool) -> Remedy | None:
+        """Returns the smallest change that saves about as much as any; `None` if nothing helps."""
+        changes = _CHANGES[loss.cause](self._planner) if loss.cause in _CHANGES else []
+        changes = [change for change in changes if may_trace or "micro_batch" not in change]
+        tried = [pair for pair in self._tried(changes) if self._may_run(pair[1])]
+        most = max((self._saved(planned) for _, planned in tried), default=0.0)
+        for settings, planned in tried:
+            saved = self._saved(planned)
+            if most > 0 and saved >= _ENOUGH * most:
+                return self._made(settings, planned, loss, min(saved, loss.share))
+        return None
+
+    def of_weight(self, weight: SpreadWeight) -> Remedy:
+        """Returns the split that brings all uses of a weight to one IPU, whatever it costs."""
+        for settings, planned in self._tried(_cut_anew(self._planner)):
+            if not planned.time.spread_weights:
+                return self._made(settings, planned, None, 1.0, weight)
+        return Remedy(None, {}, None, weight=weight)
+
+    def _made(
+        self,
+        settings: Settings,
+        planned: Planned,
+        loss: Loss | None,
+        score: float,
+        weight: SpreadWeight | None = None,
+    ) -> Remedy:
+        factor = planned.time.rows_per_update / self._now.time.rows_per_update
+        gain = 1 / (1 - self._saved(planned)) - 1
+        return Remedy(loss, settings, planned, gain, score, factor, weight)
 
     def _tried(self, changes: Iterable[Settings]) -> Iterator[tuple[Settings, Planned]]:
         for settings in changes:
             try:
-                planned = self._planner.plan(settings)
+                yield settings, self._planner.plan(settings)
             except Error:
-                continue  # It does not go together with what is set.
-            tiles = planned.tiles
-            if tiles.fits or tiles.most_bytes <= self._now.tiles.most_bytes:
-                yield settings, planned
+                continue  # It does not go together with the other settings.
+
+    def _may_run(self, planned: Planned) -> bool:
+        tiles = planned.tiles
+        return tiles.fits or tiles.most_bytes <= self._now.tiles.most_bytes
 
     def _saved(self, planned: Planned) -> float:
-        """Returns the share of the time of a row that is saved."""
+        """Returns the share of the time of a row that is saved; below 0 if it takes longer."""
         now, then = self._now.time.throughput, planned.time.throughput
         return 1 - now / then if now and then else 0.0
 
@@ -148,16 +162,24 @@ def _more_iterations(planner: Planner) -> list[Settings]:
     return [{"device_iterations": iterations * factor} for factor in (*_FACTORS, 16)]
 
 
+def _rebalanced(planner: Planner) -> list[Settings]:
+    """Returns other splits; cycles of the grouped pipeline hold a forward and a backward each."""
+    order = planner.inventory.config.strategy.order
+    same: list[Settings] = [{"schedule": "grouped"}] if order is PipelineOrder.INTERLEAVED else []
+    return [*_cut_anew(planner), *same]
+
+
 def _hidden_input(planner: Planner) -> list[Settings]:
     is_alone = len(planner.inventory.placed.ipu_ids) == 1
-    return [{"overlap": "inputs"}] if is_alone else _cut_anew(planner)
+    hidden: list[Settings] = [{"overlap": "inputs"}] if is_alone else _cut_anew(planner)
+    return [*hidden, *_larger_micro_batches(planner)]
 
 
 def _fewer_outputs(planner: Planner) -> list[Settings]:
     config = planner.inventory.config
     if config.is_training and config.output_mode is OutputMode.All:
         return [{"output_mode": OutputMode.Final.name}]
-    return [{"overlap": "results"}]
+    return [{"overlap": "results"}, *_larger_micro_batches(planner)]
 
 
 def _on_chip(planner: Planner) -> list[Settings]:
@@ -179,9 +201,9 @@ def _larger_micro_batches(planner: Planner) -> list[Settings]:
 
 # What may help against each cause, smaller changes first.
 _CHANGES: Mapping[Cause, Callable[[Planner], list[Settings]]] = {
-    Cause.SPREAD_WEIGHT: _cut_anew,
-    Cause.SLOW_STAGE: _cut_anew,
-    Cause.NO_OVERLAP: _pipelined,
+    Cause.IMBALANCE: _rebalanced,
+    Cause.LINK: _cut_anew,
+    Cause.TURNS: _pipelined,
     Cause.RAMP: _longer_windows,
     Cause.UPDATE: _smaller_updates,
     Cause.ALL_REDUCE: _longer_windows,
@@ -190,6 +212,6 @@ _CHANGES: Mapping[Cause, Callable[[Planner], list[Settings]]] = {
     Cause.HOST_OUTPUT: _fewer_outputs,
     Cause.STREAMING: _on_chip,
     Cause.RECOMPUTATION: lambda planner: [{"recomputation": Recomputation.NONE.name.lower()}],
-    Cause.SMALL_PROPORTION: _more_memory_for_products,
+    Cause.LOW_PROPORTION: _more_memory_for_products,
     Cause.SMALL_MICRO_BATCH: _larger_micro_batches,
 }

@@ -14,16 +14,23 @@ from poptorch_emu.config import (
     Recomputation,
     ShardingConfig,
     StrategyKind,
+    TableConfig,
     TensorLocation,
 )
 from poptorch_emu.enums import OutputMode
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import did_you_mean
+from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.schedule.tables.named import TABLES, named_table
+from poptorch_emu.segments.recomputation import recomputation_of
 
 # Kinds of tensors that may be in streaming memory.
 _KINDS = ("activation", "weight", "optimizer", "accumulator")
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
+_ORDERS = tuple(order.value for order in PipelineOrder)
+# All schedules of pipelines that have a name.
+SCHEDULES = (*_ORDERS, *TABLES)
 # Tiles that overlapped input and output have of their own.
 NUM_IO_TILES = 32
 
@@ -47,6 +54,31 @@ def changed(
     return config
 
 
+def own_settings(inventory: Inventory) -> dict[str, Any]:
+    """Returns the settings that a model has; a value that no sweep can have is `None`."""
+    config, placed = inventory.config, inventory.placed
+    strategy, table = config.strategy, config.strategy.table
+    remote = [kind for kind in _KINDS if getattr(config.locations, kind).is_on_chip is False]
+    schedule: str | TableConfig = strategy.order.value
+    if table is not None:
+        schedule = table.name if table == _named(table.name) else table
+    return {
+        "micro_batch": inventory.rows,
+        "accumulation": config.gradient_accumulation,
+        "num_ipus": len(placed.ipu_ids),
+        "schedule": schedule if strategy.kind is StrategyKind.PIPELINED else strategy.kind.value,
+        "recomputation": recomputation_of(config, placed).name.lower(),
+        "offload": "+".join(remote) or "nothing",
+        "replicas": config.replication_factor,
+        "device_iterations": config.device_iterations,
+        "output_mode": config.output_mode.name,
+    }
+
+
+def _named(name: str) -> TableConfig | None:
+    return named_table(name) if name in TABLES else None
+
+
 def joined(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Returns several choices as one; `None` if two of them want different values of a setting."""
     found: dict[str, Any] = {}
@@ -64,7 +96,7 @@ def check_name(setting: str, value: Any) -> None:
         Error: there is no such name.
     """
     names = _NAMES.get(setting)
-    if names is None:
+    if names is None or isinstance(value, TableConfig):
         return
     for name in str(value).split("+") if setting in _SEVERAL else (value,):
         if name not in names:
@@ -121,8 +153,13 @@ def _overlap(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> dict[
 
 
 def _schedule(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> dict[str, Any]:
-    order, kind = PipelineOrder(value), StrategyKind.PIPELINED
-    return {"strategy": replace(config.strategy, kind=kind, order=order, table=None)}
+    strategy = replace(config.strategy, kind=StrategyKind.PIPELINED, table=None)
+    if value in _ORDERS:
+        return {"strategy": replace(strategy, order=PipelineOrder(value))}
+    table = value if isinstance(value, TableConfig) else named_table(value)
+    # A value of the user's own class is not equal to one of the options.
+    table = TableConfig(table.name, table.stages_per_ipu, table.rows)
+    return {"strategy": replace(strategy, table=table)}
 
 
 _CHANGES: Mapping[str, _Change] = {
@@ -133,6 +170,7 @@ _CHANGES: Mapping[str, _Change] = {
     "recomputation": _recomputation,
     "system": _nothing,
     "num_ipus": _nothing,
+    "split": _nothing,
     "schedule": _schedule,
     "offload": _offload,
     "sharding": _sharding,
@@ -145,7 +183,7 @@ SETTINGS = tuple(_CHANGES)
 _SEVERAL = ("offload", "overlap")
 _NAMES: Mapping[str, Sequence[str]] = {
     "recomputation": [mode.name.lower() for mode in Recomputation],
-    "schedule": [order.value for order in PipelineOrder],
+    "schedule": SCHEDULES,
     "offload": ["nothing", *_KINDS],
     "overlap": ["nothing", "inputs", "results"],
     "output_mode": [mode.name for mode in OutputMode],

@@ -6,16 +6,16 @@ from torch import fx
 
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planning import schedule_kind
-from poptorch_emu.config import Recomputation
+from poptorch_emu.config import CompileConfig, Recomputation
 from poptorch_emu.machine.system import System
 from poptorch_emu.machine.time_numbers import NUMBERS, TimeNumbers
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.time.durations import Durations
-from poptorch_emu.plan.time.split import Split, StageCosts, Tie, Unit, best_split
+from poptorch_emu.plan.time.split import Split, StageCosts, best_split
 from poptorch_emu.plan.time.step_time import Run, plan_time
 from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
-from poptorch_emu.plan.time.units import units_of
+from poptorch_emu.plan.time.units import Units
 
 
 def time_of(
@@ -51,44 +51,38 @@ def timed(request: Request, durations: Durations, io: HostWork | None = None) ->
     return plan_time(durations, run)
 
 
-def split_of(inventory: Inventory, system: System, num_ipus: int) -> Split:
-    """Returns the split whose slowest stage is fastest, among those that fit.
+def split_into(
+    durations: Durations,
+    found: Units,
+    num_stages: int,
+    config: CompileConfig,
+    *,
+    has_circles: bool = True,
+) -> tuple[Split, dict[fx.Node, int]]:
+    """Returns the best split of some units, and the stage of each operation.
 
     Args:
-        inventory: of the model, wherever its blocks are now.
-        system: that it would run on.
-        num_ipus: of a replica.
+        durations: of the model, wherever its blocks are now.
+        found: the units of the model.
+        num_stages: one for each IPU, unless a table says otherwise.
+        config: the settings of the split model.
+        has_circles: whether the last stage may be on the first IPU again, so that all uses of a
+            shared weight are on one IPU. Otherwise neither shared weights nor memory count,
+            since an IPU has several stages.
 
     Raises:
-        ValueError: there are fewer units than IPUs, or no split keeps a shared weight on one IPU.
+        ValueError: there are fewer units than stages, or no split keeps a shared weight on one IPU.
     """
-    return split_with_operations(inventory, system, num_ipus)[0]
-
-
-def split_with_operations(
-    inventory: Inventory, system: System, num_ipus: int
-) -> tuple[Split, dict[fx.Node, int]]:
-    """Returns the same split, and the stage of each operation; errors are those of `split_of`."""
-    durations = Durations(inventory, plan_memory(inventory), system)
-    cut = units_of(durations, num_ipus)
-    costs = stage_costs(durations, cut.units, num_ipus, cut.ties)
-    split = best_split(costs, is_of_blocks=cut.is_of_blocks)
-    stage_of_unit = [number for number, stage in enumerate(split.stages) for _ in stage.units]
-    return split, {node: stage_of_unit[unit] for node, unit in cut.unit_of.items()}
-
-
-def stage_costs(
-    durations: Durations, units: list[Unit], num_stages: int, ties: tuple[Tie, ...] = ()
-) -> StageCosts:
-    """Returns what each stage would take that units are put together to."""
-    config = durations.inventory.config
     recomputes = num_stages > 1 and config.recomputation in (None, Recomputation.PIPELINE)
-    return StageCosts(
-        units,
+    costs = StageCosts(
+        found.units,
         num_stages,
         durations.tiles,
         config.is_training,
         recomputes and config.is_training,
-        ties,
+        found.ties if has_circles else (),
         config.num_micro_batches,
     )
+    split = best_split(costs, is_of_blocks=found.is_of_blocks, has_limit=has_circles)
+    stage_of_unit = [number for number, stage in enumerate(split.stages) for _ in stage.units]
+    return split, {node: stage_of_unit[unit] for node, unit in found.unit_of.items()}

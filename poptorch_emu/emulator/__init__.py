@@ -18,6 +18,7 @@ from poptorch_emu.emulator.reports import read_report, report, summary, trace
 from poptorch_emu.emulator.showing import show
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
+from poptorch_emu.emulator.value_guards import set_value_guards
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
 from poptorch_emu.near_names import no_attribute
@@ -53,6 +54,7 @@ __all__ = [
     "set_latencies",
     "set_recomputation",
     "set_schedule",
+    "set_value_guards",
     "show",
     "stream",
     "summary",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from poptorch_emu.compile.rescheduling import Rescheduling
-from poptorch_emu.config import PipelineOrder, StrategyConfig, StrategyKind, TableConfig
+from poptorch_emu.compile.planner import Planner
+from poptorch_emu.config import PipelineOrder, TableConfig
 from poptorch_emu.emulator import schedules
-from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.module_loading import without_garbage_collection
-from poptorch_emu.plan.time.comparison import Candidate, Comparison
-from poptorch_emu.report.comparison_report import ComparisonReport
+from poptorch_emu.report.comparison_report import Candidate, ComparisonReport
 from poptorch_emu.schedule.tables.named import num_stages_on
 
 
@@ -23,7 +21,6 @@ def compare_schedules(
     *inputs: Any,
     num_ipus: int | None = None,
     own: Mapping[str, TableConfig] | None = None,
-    system: str | None = None,
     **keywords: Any,
 ) -> ComparisonReport:
     """Returns what each schedule would cost a model: bubble, throughput and memory (modelled).
@@ -37,8 +34,7 @@ def compare_schedules(
         inputs: as for a call; of a compiled model they may be left out.
         num_ipus: of a replica; by default as many as the model has.
         own: further schedules by name, as `emulator.schedules.from_table` returns them.
-        system: such as "bow-pod16"; by default the virtual system.
-        keywords: inputs of a call that are given by name.
+        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
 
     Raises:
         Error: the model has one IPU and `num_ipus` is not given, or it cannot be captured.
@@ -63,55 +59,34 @@ def compare_schedules(
     """
     # Plans of a dozen schedules are a lot of objects, and next to no garbage.
     with without_garbage_collection():
-        return _compared(model, (inputs, keywords), num_ipus, own or {}, system)
+        planner = planner_of(model, inputs, keywords, ignores_schedule=True)
+        return _compared(planner, num_ipus, own or {})
 
 
 def _compared(
-    model: PoplarExecutor,
-    given: tuple[tuple[Any, ...], Mapping[str, Any]],
-    num_ipus: int | None,
-    own: Mapping[str, TableConfig],
-    system: str | None,
+    planner: Planner, num_ipus: int | None, own: Mapping[str, TableConfig]
 ) -> ComparisonReport:
-    request, inventory = captured(model, *given, ignores_schedule=True)
-    count = len(inventory.placed.ipu_ids) if num_ipus is None else num_ipus
+    config = planner.inventory.config
+    count = len(planner.inventory.placed.ipu_ids) if num_ipus is None else num_ipus
     if count < 2:
         raise make_error(
             f"A schedule of {count} IPU has nothing to compare. Give num_ipus=, or put blocks of "
             "the model on several IPUs."
         )
-    machine = chosen_system(system)
-    work = Rescheduling(request, inventory, machine, count)
-    candidates = [
-        _candidate(work, name, strategy)
-        for name, strategy in _strategies(inventory.config.strategy, own)
-    ]
-    micro_batches = inventory.config.num_micro_batches
-    return ComparisonReport.of(
-        Comparison(tuple(sorted(candidates, key=_order)), count, micro_batches, machine.name)
-    )
-
-
-def _strategies(
-    present: StrategyConfig, own: Mapping[str, TableConfig]
-) -> Iterable[tuple[str, StrategyConfig]]:
-    """Yields all schedules: PopTorch's, those that have a name, and the user's."""
-    pipelined = replace(present, kind=StrategyKind.PIPELINED, table=None)
-    for order in PipelineOrder:
-        yield order.value, replace(pipelined, order=order)
     named = {name: make() for name, make in schedules.NAMED.items()}
-    for name, table in {**named, **own}.items():
-        yield name, replace(pipelined, table=table)
+    choices = {order.value: order.value for order in PipelineOrder} | named | dict(own)
+    candidates = [_candidate(planner, name, choice, count) for name, choice in choices.items()]
+    in_order = tuple(sorted(candidates, key=_order))
+    return ComparisonReport(in_order, count, config.num_micro_batches, planner.system.name)
 
 
-def _candidate(work: Rescheduling, name: str, strategy: StrategyConfig) -> Candidate:
+def _candidate(planner: Planner, name: str, choice: str | TableConfig, num_ipus: int) -> Candidate:
     try:
-        return Candidate.of(name, *work.plan(strategy))
-    except (Error, ValueError) as fault:
-        table = strategy.table
-        num_stages = work.num_ipus if table is None else num_stages_on(table, work.num_ipus)
-        text = fault.message if isinstance(fault, Error) else str(fault)
-        return Candidate(name, num_stages, problem=str(text))
+        planned = planner.plan({"num_ipus": num_ipus, "schedule": choice})
+        return Candidate.of(name, planned.inventory.schedule, planned.time, planned.tiles)
+    except Error as fault:
+        num_stages = num_ipus if isinstance(choice, str) else num_stages_on(choice, num_ipus)
+        return Candidate(name, num_stages, problem=str(fault.message))
 
 
 def _order(candidate: Candidate) -> tuple[bool, bool, float]:

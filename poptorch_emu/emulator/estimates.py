@@ -10,7 +10,6 @@ import torch
 
 from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.planner import Planner
-from poptorch_emu.compile.timing import time_of
 from poptorch_emu.emulator.given_values import wrapped
 from poptorch_emu.emulator.loader_speed import host_work
 from poptorch_emu.executor.executor import PoplarExecutor
@@ -55,13 +54,12 @@ def estimate(
         a step of 4 rows takes ...
         ...
     """
-    request, inventory = captured(model, inputs, keywords)
-    return TimeReport.of(time_of(request, inventory, chosen_system(system), host_work(io)))
+    return TimeReport.of(
+        planner_of(model, inputs, {**keywords, "system": system, "io": io}).plan().time
+    )
 
 
-def timeline(
-    model: PoplarExecutor, *inputs: Any, system: str | None = None, **keywords: Any
-) -> TimelineReport:
+def timeline(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TimelineReport:
     """Returns what each IPU would do when, in one window, update included (modelled).
 
     Of a long window these are the first cycles, some of the middle and the last ones. Arguments are
@@ -70,12 +68,43 @@ def timeline(
     Returns:
         a tuple of events, which can be printed and, by `plot()`, drawn.
     """
-    return TimelineReport(events_of(estimate(model, *inputs, system=system, **keywords)))
+    return TimelineReport(events_of(planner_of(model, inputs, keywords).plan().time))
 
 
 def chosen_system(name: str | None) -> System:
     """Returns the system of a name, or the virtual system."""
     return current_system() if name is None else system_of(name)
+
+
+def planner_of(
+    model: PoplarExecutor,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    *,
+    ignores_schedule: bool = False,
+) -> Planner:
+    """Returns the plans of a model; everything that is told about the machine comes from them.
+
+    Args:
+        model: compiled or not.
+        inputs: of a call; none for those that the model was compiled for.
+        keywords: those of them that are given by name, with `system` and `io` of `estimate`.
+        ignores_schedule: whether only the stages count, which need not fit a schedule.
+    """
+    own = {name: value for name, value in keywords.items() if name not in ("system", "io")}
+    request, inventory = captured(model, inputs, own, ignores_schedule=ignores_schedule)
+
+    def with_rows(rows: int) -> tuple[Request, Inventory]:
+        def resized(value: torch.Tensor) -> torch.Tensor:
+            shape = (rows * request.config.batch_factor, *value.shape[1:]) if value.dim() else ()
+            return torch.empty(shape, dtype=value.dtype, device="meta")
+
+        positional, named = request.arguments(resized)
+        given = tuple(positional), named
+        return captured(model, *given, ignores_schedule=ignores_schedule)
+
+    system, host = chosen_system(keywords.get("system")), host_work(keywords.get("io"))
+    return Planner(request, inventory, system, with_rows, host)
 
 
 def captured(
@@ -85,34 +114,7 @@ def captured(
     *,
     ignores_schedule: bool = False,
 ) -> tuple[Request, Inventory]:
-    """Returns what is asked of a model, and what its IPUs would run.
-
-    Args:
-        model: compiled or not.
-        inputs: of a call; none for those that the model was compiled for.
-        keywords: those of them that are given by name.
-        ignores_schedule: whether only the stages count, which need not fit a schedule.
-    """
+    """Returns the request of a model and its inventory; arguments are those of `planner_of`."""
     model = wrapped(model)
     bind = partial(model._args_parser.bind, inputs, dict(keywords)) if inputs or keywords else None
     return model._on_device.plan(bind, ignores_schedule=ignores_schedule)
-
-
-def planner_of(
-    model: PoplarExecutor,
-    inputs: tuple[Any, ...],
-    keywords: Mapping[str, Any],
-    system: str | None = None,
-) -> Planner:
-    """Returns the plans of a model; arguments and errors are those of `captured`."""
-    request, inventory = captured(model, inputs, keywords)
-
-    def with_rows(rows: int) -> tuple[Request, Inventory]:
-        def resized(value: torch.Tensor) -> torch.Tensor:
-            shape = (rows * request.config.batch_factor, *value.shape[1:]) if value.dim() else ()
-            return torch.empty(shape, dtype=value.dtype, device="meta")
-
-        positional, named = request.arguments(resized)
-        return captured(model, tuple(positional), named)
-
-    return Planner(request, inventory, chosen_system(system), with_rows)

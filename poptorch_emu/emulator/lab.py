@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned, Planner
+from poptorch_emu.compile.settings import own_settings
 from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
 from poptorch_emu.emulator.what_ifs import checked_sweep
@@ -18,6 +19,7 @@ from poptorch_emu.report.page.lab_view import lab_view
 from poptorch_emu.report.page.page_file import lab_to_html
 from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.runtime.progress import counted
+from poptorch_emu.untrusted.files import write_named
 
 # More choices make a page that browsers open slowly.
 _MOST_CHOICES = 3000
@@ -28,7 +30,6 @@ def lab(
     *inputs: Any,
     path: str | Path | None = None,
     sweep: Mapping[str, Sequence[Any]] | None = None,
-    system: str | None = None,
     **keywords: Any,
 ) -> Path:
     """Writes a page with a slider for each setting of `model`, and returns its path (modelled).
@@ -42,8 +43,7 @@ def lab(
         inputs: as for a call; of a compiled model they may be left out.
         path: of the file, which is written anew. It may also stand before the inputs.
         sweep: values by setting, as for `what_if`; by default some of each that matter.
-        system: such as "bow-pod16"; by default the virtual system.
-        keywords: inputs of a call that are given by name.
+        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
 
     Raises:
         Error: there is no such system or setting, the model cannot be captured, or there are too
@@ -53,7 +53,7 @@ def lab(
     """
     model = wrapped(model)
     written, inputs = path_and_inputs("lab", "path", path, inputs)
-    planner = planner_of(model, inputs, keywords, system)
+    planner = planner_of(model, inputs, keywords)
     settings = checked_sweep(_usual_sweep(planner) if sweep is None else sweep)
     count = math.prod(map(len, settings.values()))
     if not 1 <= count <= _MOST_CHOICES:
@@ -65,14 +65,17 @@ def lab(
     plans = counted(_plans(planner, settings), count, "Laboratory", config.shows_progress_bar)
     name = config.model_name or type(planner.request.model).__name__
     view = lab_view(name, settings, plans, _start(planner, settings))
-    written.write_text(lab_to_html(view), encoding="utf-8")
+    write_named(written, lab_to_html(view))
     return WrittenFile(written)
 
 
 def _plans(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> Iterator[Planned | str]:
+    """Yields the plan of each choice; settings that the model has anyway change nothing."""
+    own = own_settings(planner.inventory).items()
     for values in itertools.product(*settings.values()):
+        chosen = [pair for pair in zip(settings, values, strict=True) if pair not in own]
         try:
-            planned = planner.plan(dict(zip(settings, values, strict=True)))
+            planned = planner.plan(dict(chosen))
         except Error as error:
             yield str(error.message)
         else:
@@ -81,35 +84,27 @@ def _plans(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> Iterator[
 
 def _usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
     """Returns the settings that matter to a model, each with what it has and what is near."""
-    config, num_ipus = planner.inventory.config, planner.system.num_ipus
-    accumulation = config.gradient_accumulation
+    own, num_ipus = own_settings(planner.inventory), planner.system.num_ipus
+    is_training = planner.inventory.config.is_training
+    accumulation, now = own["accumulation"], own["num_ipus"]
     sweep: dict[str, Sequence[Any]] = {}
     if planner.inventory.rows:
         sweep["micro_batch"] = (planner.inventory.rows, 4 * planner.inventory.rows)
-    if config.is_training:
+    if is_training:
         sweep["accumulation"] = sorted({max(1, accumulation // 4), accumulation, 4 * accumulation})
-    now = len(planner.inventory.placed.ipu_ids)
     sweep["num_ipus"] = sorted({count for count in (1, 2, 4, now) if count <= num_ipus})
-    sweep["schedule"] = ("grouped", "interleaved")
-    if config.is_training:
-        sweep["recomputation"] = ("none", "pipeline")
-        sweep["offload"] = ("nothing", "optimizer")
-    sweep["replicas"] = sorted({1, config.replication_factor, 2 * config.replication_factor})
+    choices = {"schedule": ("grouped", "interleaved")}
+    if is_training:
+        choices |= {"recomputation": ("none", "pipeline"), "offload": ("nothing", "optimizer")}
+    for name, values in choices.items():
+        sweep[name] = tuple(dict.fromkeys((*values, own[name])))
+    sweep["replicas"] = sorted({1, own["replicas"], 2 * own["replicas"]})
     return sweep
 
 
 def _start(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> list[int]:
-    """Returns which value of each setting is the model's own, or the nearest below it."""
-    config = planner.inventory.config
-    own: dict[str, Any] = {
-        "micro_batch": planner.inventory.rows,
-        "accumulation": config.gradient_accumulation,
-        "num_ipus": len(planner.inventory.placed.ipu_ids),
-        "replicas": config.replication_factor,
-        "device_iterations": config.device_iterations,
-        "schedule": config.strategy.order.value,
-        "recomputation": "pipeline",
-    }
+    """Returns which value of each setting is the model's own, or else the first."""
+    own = own_settings(planner.inventory)
     return [
         list(values).index(own[name]) if own.get(name) in values else 0
         for name, values in settings.items()

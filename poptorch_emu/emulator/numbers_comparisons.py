@@ -36,7 +36,6 @@ from poptorch_emu.report.nonfinite_report import NonfiniteReport
 from poptorch_emu.report.numbers_report import NumbersReport
 from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.untrusted.files import replacing
-from poptorch_emu.update.formulas.optimizer_config import Hyper
 
 Against = Any
 _SHADOWS = (torch.float32, torch.float64)
@@ -117,7 +116,8 @@ def compare(
     with observed_run(asked) as observed, ExitStack() as stack:
         theirs, notes = _other(stack, asked, observed, against)
         notes = [*notes, *filter(None, [note_of(observed.request)])]
-        return NumbersReport.of(_walked(observed, theirs).result(notes))
+        is_engine = isinstance(against, (str, Path, Options, PoplarExecutor))
+        return NumbersReport.of(_walked(observed, theirs, is_engine=is_engine).result(notes))
 
 
 def first_nonfinite(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NonfiniteReport:
@@ -149,7 +149,7 @@ def first_nonfinite(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> Non
         return NonfiniteReport.of(nonfinite.first_nonfinite(observed.graph, observed.run))
 
 
-def _walked(observed: ObservedWindow, theirs: Run) -> Walk:
+def _walked(observed: ObservedWindow, theirs: Run, *, is_engine: bool) -> Walk:
     request, ours = observed.request, observed.run
     is_certain = isinstance(theirs, ModuleOutputs)
     if isinstance(theirs, ModuleOutputs):
@@ -161,7 +161,8 @@ def _walked(observed: ObservedWindow, theirs: Run) -> Walk:
     pair = Pair(graph.graph, ours, theirs, graph.numbers, matched, scaling, is_certain)
     with observed.progress("Comparison", len(graph.numbers) * len(ours.places)) as on_value:
         walk = Walk(pair, on_value)
-        walk.run(UpdateJudge(request, observed.start, ours, theirs))
+        judge = UpdateJudge(request, observed.start, ours, theirs)
+        walk.run(judge, is_update_complete=is_engine)
         return walk
 
 
@@ -232,12 +233,12 @@ def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink)
     return notes
 
 
-def _drawn(run: Run, place: Place) -> Iterator[torch.Tensor]:
-    """Yields what random numbers made at a place, in the order of forward."""
+def _drawn(run: Run, place: Place) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the random values at a place with their modules, in the order of forward."""
     for number, value in enumerate(run.values):
         tensor = run.read(number, place) if value.is_random else None
         if tensor is not None:
-            yield tensor
+            yield value.module, tensor
 
 
 def _step(request: Request, start: Start) -> tuple[Step | None, list[str]]:
@@ -245,10 +246,9 @@ def _step(request: Request, start: Start) -> tuple[Step | None, list[str]]:
     config = request.optimizer
     if config is None:
         return None, []
-    unscaled = replace(config, loss_scaling=Hyper(1.0, is_constant=True))
     parameters = {name: torch.nn.Parameter(start.weights[name]) for name in request.parameters}
     try:
-        optimizer = torch_optimizer_of(unscaled, parameters, start.states)
+        optimizer = torch_optimizer_of(config.unscaled, parameters, start.states)
     except Error as reason:
         return None, [f"The update is not compared: {reason.message}"]
 

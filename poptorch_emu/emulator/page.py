@@ -16,13 +16,13 @@ from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.report.page.page_file import to_html
 from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.written_file import WrittenFile
+from poptorch_emu.untrusted.files import write_named
 
 
 def page(
     model: PoplarExecutor,
     *inputs: Any,
     path: str | Path | None = None,
-    system: str | None = None,
     numerics: NumericsReport | None = None,
     **keywords: Any,
 ) -> Path:
@@ -37,9 +37,8 @@ def page(
         inputs: as for a call; of a compiled model they may be left out.
         path: of the file, which is written anew. It may also stand before the inputs, without its
             name: `page(model, path, *inputs)`.
-        system: such as "bow-pod16"; by default the virtual system.
         numerics: what `emulator.numerics` has found, for the panel of the numbers.
-        keywords: inputs of a call that are given by name.
+        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
@@ -53,17 +52,17 @@ def page(
             f"{described(numerics)}."
         )
     written, inputs = path_and_inputs("page", "path", path, inputs)
-    content = replace(content_of(model, inputs, keywords, system), numerics=numerics)
-    written.write_text(to_html([view_model(content)]), encoding="utf-8")
+    content = replace(content_of(model, inputs, keywords), numerics=numerics)
+    write_named(written, to_html([view_model(content)]))
     return WrittenFile(written)
 
 
 def content_of(
-    model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any], system: str | None
+    model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> PageContent:
     """Returns all that is known about `model`; arguments and errors are those of `page`."""
     model = wrapped(model)
-    return content_of_model(planner_of(model, inputs, keywords, system), _run(model))
+    return content_of_model(planner_of(model, inputs, keywords), _run(model))
 
 
 def _run(model: PoplarExecutor) -> EngineRun:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.compile.planning import on_system
-from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import wrapped
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.plan.memory.holdings import plan_memory
-from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.report.memory_report import MemoryReport
 from poptorch_emu.report.schedule_report import SchedulePlan
 from poptorch_emu.report.tile_report import TileReport
@@ -46,30 +43,33 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
     return SchedulePlan.of(executable, model._on_device.times() if is_table else None)
 
 
-def memory(model: PoplarExecutor) -> MemoryReport:
-    """Returns what each IPU of a compiled model holds, and where (modelled).
+def memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> MemoryReport:
+    """Returns what each IPU holds, and where (modelled).
+
+    Arguments are those of `estimate`: with inputs, nothing need be compiled. `io` changes nothing.
 
     Raises:
-        Error: the model is not compiled.
+        Error: the model is not compiled and there are no inputs, or it cannot be captured.
     """
     model = wrapped(model)
-    return MemoryReport.of_executable(model._compiled())
+    if not inputs and not keywords:
+        made = model._compiled()
+        return MemoryReport.of_plan(made.memory, made.graph, made.partition, made.config)
+    planned = planner_of(model, inputs, keywords).plan()
+    found = planned.inventory
+    return MemoryReport.of_plan(planned.memory, found.graph, found.placed, found.config)
 
 
-def tile_memory(
-    model: PoplarExecutor, *inputs: Any, system: str | None = None, **keywords: Any
-) -> TileReport:
+def tile_memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TileReport:
     """Returns what the tiles of each IPU would hold, and whether the model fits (modelled).
 
     How near that is to published figures is in `docs/fidelity.md`. Arguments are those of
-    `estimate`: with inputs, nothing need be compiled.
+    `estimate`: with inputs, nothing need be compiled. `io` changes nothing.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
     """
     model = wrapped(model)
-    if not inputs and not keywords and system is None:
+    if not inputs and not keywords:
         return TileReport.of(model._compiled().tiles)
-    _, inventory = captured(model, inputs, keywords)
-    inventory = on_system(inventory, chosen_system(system))
-    return TileReport.of(plan_tiles(inventory, plan_memory(inventory)))
+    return TileReport.of(planner_of(model, inputs, keywords).plan().tiles)

@@ -15,23 +15,19 @@ from poptorch_emu.report.page.view_model import view_model
 from poptorch_emu.report.profile_file import FILE_NAME, write_profile_file
 from poptorch_emu.report.trace_file import to_trace
 from poptorch_emu.report.written_file import WrittenFile
+from poptorch_emu.untrusted.files import write_named
 from poptorch_emu.untrusted.texts import file_name
 
 
 def summary(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> ModelReport:
     """Returns what is known about `model`, to be printed or looked at in a notebook (modelled).
 
-    Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        keywords: `system`, such as "bow-pod16", by default the virtual system; others are inputs
-            of a call that are given by name.
+    Arguments are those of `estimate`.
 
     Raises:
         Error: there is no such system, or the model cannot be captured.
     """
-    system = keywords.pop("system", None)
-    return ModelReport(view_model(content_of(model, inputs, keywords, system)))
+    return ModelReport(view_model(content_of(model, inputs, keywords)))
 
 
 def report(
@@ -46,7 +42,7 @@ def report(
 
     Args:
         model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for `summary`; so are `keywords`.
+        inputs: as for `estimate`; so are `keywords`.
         directory: by default the current one. It may also stand before the inputs, without its
             name: `report(model, directory, *inputs)`.
 
@@ -84,7 +80,7 @@ def trace(
 
     Args:
         model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for `summary`; so are `keywords`.
+        inputs: as for `estimate`; so are `keywords`.
         path: of the file, in Chrome's trace format. It may also stand before the inputs, without
             its name: `trace(model, path, *inputs)`.
 
@@ -96,5 +92,5 @@ def trace(
     model = wrapped(model)
     written, inputs = path_and_inputs("trace", "path", path, inputs)
     text = json.dumps(to_trace(summary(model, *inputs, **keywords).view), allow_nan=False)
-    written.write_text(text, encoding="utf-8")
+    write_named(written, text)
     return WrittenFile(written)

@@ -112,7 +112,10 @@ def looped_bfs(v: int = 2) -> PipelineSchedule:
 
 
 def zero_bubble_h1(v: int = 1) -> PipelineSchedule:
-    """Returns ZB-H1: gradients of weights fill bubbles, in the memory of 1F1B (exact).
+    """Returns ZB-H1: gradients of weights fill bubbles (exact).
+
+    A stage stashes as many micro-batches as with 1F1B, but holds what a gradient of weights needs
+    until it is computed, so that a tile holds more: `emulator.compare_schedules` says how much.
 
     Raises:
         ValueError: `v`, the number of stages on each IPU, is no integer from 1 on.
@@ -121,12 +124,12 @@ def zero_bubble_h1(v: int = 1) -> PipelineSchedule:
 
 
 def zero_bubble_h2() -> PipelineSchedule:
-    """Returns ZB-H2: no bubble within an IPU, in about twice the memory of 1F1B (exact)."""
+    """Returns ZB-H2: no bubble within an IPU, with about twice the stashes of 1F1B (exact)."""
     return PipelineSchedule("zero_bubble_h2")
 
 
 def zero_bubble_v() -> PipelineSchedule:
-    """Returns ZB-V: no bubble in the memory of 1F1B, with two stages on each IPU (exact)."""
+    """Returns ZB-V: no bubble with the stashes of 1F1B, and two stages on each IPU (exact)."""
     return PipelineSchedule("zero_bubble_v", 2)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.compile.timing import split_of
-from poptorch_emu.emulator.estimates import captured, chosen_system
+from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
@@ -15,9 +14,7 @@ from poptorch_emu.options import PipelinedExecution, Stage
 from poptorch_emu.report.split_report import SplitReport
 
 
-def plan_split(
-    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None, **keywords: Any
-) -> SplitReport:
+def plan_split(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
     """Returns the split over IPUs whose slowest stage is fastest, among those that fit (modelled).
 
     What is cut between are the user's blocks; a model with fewer than two is cut between its
@@ -28,25 +25,19 @@ def plan_split(
 
     Args:
         model: compiled or not; where its blocks are now does not matter.
-        inputs: as for a call.
+        inputs: as for a call; of a compiled model they may be left out.
         num_ipus: of a replica.
-        system: by default the virtual system.
-        keywords: inputs of a call that are given by name.
+        keywords: as for `estimate`.
 
     Raises:
         Error: there are fewer blocks or modules than IPUs, or no split keeps a shared weight on
             one IPU.
     """
-    _, inventory = captured(model, inputs, keywords, ignores_schedule=True)
-    try:
-        return SplitReport.of(split_of(inventory, chosen_system(system), num_ipus))
-    except ValueError as error:
-        raise make_error(str(error)) from error
+    planner = planner_of(model, inputs, keywords, ignores_schedule=True)
+    return SplitReport.of(planner.split(num_ipus))
 
 
-def autoplace(
-    model: PoplarExecutor, *inputs: Any, num_ipus: int, system: str | None = None, **keywords: Any
-) -> SplitReport:
+def autoplace(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
     """Plans a split and makes it: `print` the result for code to paste (modelled).
 
     Arguments are those of `plan_split`; the model must not be compiled yet.
@@ -57,7 +48,7 @@ def autoplace(
     check_model(model)
     if model.isCompiled():
         raise make_error("A compiled model cannot be placed anew: call destroy() on it first.")
-    split = plan_split(model, *inputs, num_ipus=num_ipus, system=system, **keywords)
+    split = plan_split(model, *inputs, num_ipus=num_ipus, **keywords)
     if split.is_of_blocks:
         stages = [Stage(*stage.units).ipu(stage.ipu) for stage in split.stages]
         model._on_device.place(PipelinedExecution(*stages))

@@ -12,16 +12,14 @@ from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.near_names import did_you_mean
-from poptorch_emu.plan.time.sweep import Point, Sweep
 from poptorch_emu.report.bottleneck_text import bottleneck_text
-from poptorch_emu.report.what_if_report import SweepReport
+from poptorch_emu.report.what_if_report import Point, SweepReport
 
 
 def what_if(
     model: PoplarExecutor,
     *inputs: Any,
     sweep: Mapping[str, Sequence[Any]],
-    system: str | None = None,
     **keywords: Any,
 ) -> SweepReport:
     """Returns how fast a model would be with each choice of some settings (modelled).
@@ -30,15 +28,16 @@ def what_if(
         model: compiled or not.
         inputs: as for a call, for the settings that the model has.
         sweep: values by setting: "accumulation", "replicas", "micro_batch" (rows),
-            "device_iterations", "num_ipus" (of a replica, cut as `plan_split` does), "schedule"
-            ("grouped", "interleaved" or "sequential"), "recomputation" ("none", "standard",
-            "norm_only", "pipeline" or "all"), "offload" (to streaming memory: "activation",
-            "weight", "optimizer", "accumulator", several with + between them, or "nothing"),
-            "sharding" (of the optimiser's state over the replicas), "proportion" (of each IPU's
-            memory, for products), "output_mode" (by name), "overlap" (with
-            compute, of "inputs", "results" or "inputs+results", on one IPU) and "system".
-        system: where the sweep has none.
-        keywords: inputs of a call that are given by name.
+            "device_iterations", "num_ipus" (of a replica; a model that has another number is cut as
+            `plan_split` does), "split" (the same, but it is always cut anew), "schedule"
+            ("grouped", "interleaved", "sequential", or one of `emulator.schedules` or its name),
+            "recomputation" ("none", "standard", "norm_only", "pipeline" or "all"), "offload" (to
+            streaming memory: "activation", "weight", "optimizer", "accumulator", several with +
+            between them, or "nothing"), "sharding" (of the optimiser's state over the replicas),
+            "proportion" (of each IPU's memory, for products), "output_mode" (by name), "overlap"
+            (with compute, of "inputs", "results" or "inputs+results", on one IPU) and "system".
+            Each point is the estimate of a model that has these settings, and its own elsewhere.
+        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
 
     Raises:
         Error: there is no such setting, or what it is given is no sequence of its values.
@@ -50,13 +49,13 @@ def what_if(
         micro_batch  replicas  ...rows/s  fits  limited by
                   4         1  ...  yes         [1]
         ...
-        [1] IPU 0: ...
+        [1] ... of a step)
     """
     choices = checked_sweep(sweep)
-    planner = planner_of(model, inputs, keywords, system)
+    planner = planner_of(model, inputs, keywords)
     values_of_points = itertools.product(*choices.values())
     points = (_point(planner, dict(zip(choices, each, strict=True))) for each in values_of_points)
-    return SweepReport.of(Sweep(tuple(points)))
+    return SweepReport(tuple(points))
 
 
 def checked_sweep(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ...]]:
@@ -92,5 +91,5 @@ def _point(planner: Planner, settings: Mapping[str, Any]) -> Point:
         planned = planner.plan(settings)
     except Error as error:
         return Point(chosen, None, 0.0, "", str(error.message))
-    time, limit = planned.time, bottleneck_text(planned.time.limited_by)
+    time, limit = planned.time, bottleneck_text(planned.time)
     return Point(chosen, time.throughput, time.step_seconds, planned.tiles.worst_verdict, limit)

@@ -11,11 +11,12 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.segments.segment import Body, Instruction, Register
+from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# The fake tensors of the graph are contiguous; what CPU kernels make may not be, and `reshape`
-# copies where a view is impossible.
+# What the engine makes may lie otherwise than the graph says, and `reshape` copies where a view is
+# impossible.
 SAFE_TWINS = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
@@ -29,7 +30,37 @@ _TILED_TWINS = {
     aten.reshape.default: _ours.reshape.default,
 }
 
+# Kernels that take contiguous arguments or dense rows for granted; these see to it.
+_ORDERED_TWINS = {
+    theirs: getattr(getattr(_ours, theirs._schema.name.partition("::")[2]), theirs._overloadname)
+    for theirs in (
+        aten._ctc_loss.Tensor,
+        aten._ctc_loss.default,
+        aten._embedding_bag.default,
+        aten._pdist_backward.default,
+        aten._pdist_forward.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        aten.adaptive_max_pool3d_backward.default,
+        aten.fractional_max_pool2d_backward.default,
+        aten.fractional_max_pool3d_backward.default,
+        aten.mkldnn_rnn_layer.default,
+        aten.native_group_norm.default,
+        aten.native_group_norm_backward.default,
+        aten.native_layer_norm_backward.default,
+        aten.nll_loss2d_backward.default,
+        aten.view.dtype,
+        aten.view_as_complex.default,
+    )
+}
+
 _DEVICE = "cpu"
+
+
+def target_of(target: OpOverload) -> OpOverload:
+    """Returns the operator that the engine calls, which takes arguments in any order of memory."""
+    target = SAFE_TWINS.get(target, target)
+    return _TILED_TWINS.get(target) or _ORDERED_TWINS.get(target, target)
 
 
 def lowered(
@@ -41,8 +72,7 @@ def lowered(
         instruction: of a segment.
         sums: the numbers of the sums of gradients, by weight.
     """
-    target = SAFE_TWINS.get(instruction.target, instruction.target)
-    target = _TILED_TWINS.get(target, target)
+    target = target_of(instruction.target)
     args = [_on_device(value) for value in instruction.args]
     traits = traits_of(target)
     if traits.adds_to_sum or traits.reads_sum:

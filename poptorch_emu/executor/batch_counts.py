@@ -1,4 +1,4 @@
-"""Counts batches in the host's buffers, where no program does: see `trace/batch_counters.py`."""
+"""Counts batches in the host's buffers, where no program does: see `trace/integer_state.py`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,12 @@ from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.executor import wrapping
+from poptorch_emu.executor.guarded_programs import (
+    GuardedProgram,
+    GuardedPrograms,
+    check_same_states,
+    disagreement,
+)
 from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.executor.measurement import profile_folder
 from poptorch_emu.executor.replica_grouping import ReplicaGroupings
@@ -42,6 +48,8 @@ from poptorch_emu.report.latency import Spans
 from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
+from poptorch_emu.runtime.session import Session
+from poptorch_emu.trace.hidden_tensors import check_inputs
 from poptorch_emu.trace.leniency import tolerate
 from poptorch_emu.trace.module_state import check_values
 from poptorch_emu.troubleshooting import Topic
@@ -90,6 +98,7 @@ class Compilation:
         self._timed: tuple[TimePlan, Inventory] | None = None
         self._num_made = 0
         self.groupings = ReplicaGroupings()
+        self._programs = GuardedPrograms()
 
     def checked(self) -> Executable:
         """Returns the program.
@@ -151,16 +160,20 @@ class Compilation:
         )
         parameters = dict(self._user_model.named_parameters())
         request = self._request(arguments, options, parameters)
+        kept = arguments.kept()  # Before forward, which may change what it is given.
         start_repeats(request.config.max_repeat_logs)
         with progress_bar(STEPS, request.config.shows_progress_bar) as on_step:
             with wrapping.settled(self._user_model):
                 executable = make(request, on_step)
             check_memory(executable, profile_folder(request.config))
+            if self.executable is not None:
+                check_same_states(self.executable, executable)
             self.executable = executable
             warn_about_forced(options, executable)
             if request.optimizer is not None:
                 warn_of_defaults(request.optimizer, parameters, executable)
-            self.arguments = arguments
+            self.arguments = self._programs.add(executable, kept)
+            self._timed = None
             on_step(LOAD)
             try:
                 load()
@@ -168,6 +181,42 @@ class Compilation:
                 self.forget()
                 raise
         self._time = datetime.timedelta(seconds=time.perf_counter() - start)
+
+    def holds_for(self, tensors: Sequence[torch.Tensor], session: Session) -> bool:
+        """Returns whether the program holds for the values of a call."""
+        return self.checked().guards.mismatch(tensors, session.read_variable) is None
+
+    def change(
+        self,
+        bound: Callable[[], Arguments],
+        tensors: Sequence[torch.Tensor],
+        session: Session,
+        change_to: Callable[[Arguments, GuardedProgram | None], None] | None,
+    ) -> None:
+        """Changes to a program that holds for the values of a call.
+
+        Args:
+            bound: returns the arguments of the call.
+            tensors: those of the arguments.
+            session: has the present program and weights.
+            change_to: takes a stored program, or captures one where it is given none; `None` if the
+                present program was captured of this very call.
+
+        Raises:
+            Error: no more programs may be stored, or the micro-batches of the call disagree.
+        """
+        read, arguments = session.read_variable, bound()
+        mismatch = self.checked().guards.mismatch(tensors, read)
+        if mismatch is not None and change_to is not None:
+            change_to(arguments, self._programs.find(mismatch, arguments, tensors, read))
+            mismatch = self.checked().guards.mismatch(tensors, read)
+        if mismatch is not None:
+            raise disagreement(mismatch, arguments)
+
+    def take(self, program: GuardedProgram) -> None:
+        """Goes on with a program that was stored."""
+        self.executable, self.arguments = program.executable, program.arguments
+        self._timed = None
 
     def plan(
         self, arguments: Arguments, options: Options, *, ignores_schedule: bool = False
@@ -256,6 +305,7 @@ class Compilation:
         self.executable = None
         self.arguments = None
         self._timed = None
+        self._programs.clear()
 
     def _request(
         self, arguments: Arguments, options: Options, parameters: dict[str, torch.nn.Parameter]
@@ -263,6 +313,7 @@ class Compilation:
         """Returns what the compiler is asked, after checking it."""
         config = self._config(options)
         _check_updatable_buffers(config, self._user_model)
+        check_inputs(arguments.items())
         check_batches(arguments.tensors(), config)
         optimizer = None
         if self._optimizer_link is not None:

@@ -18,6 +18,7 @@ from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.executor.captures import check_not_captured
 from poptorch_emu.executor.compilation import Compilation
 from poptorch_emu.executor.device_lock import one_at_a_time
+from poptorch_emu.executor.guarded_programs import GuardedProgram
 from poptorch_emu.executor.measurement import Measurement
 from poptorch_emu.executor.random_state import RandomState
 from poptorch_emu.executor.saving import (
@@ -28,13 +29,14 @@ from poptorch_emu.executor.saving import (
 )
 from poptorch_emu.executor.synced_tensors import Trainer
 from poptorch_emu.executor.unseen_changes import CompiledFlags, UnseenChangeWarnings
-from poptorch_emu.executor.weights import Weights
+from poptorch_emu.executor.weights import Weights, owner_of_names
 from poptorch_emu.log import logger
 from poptorch_emu.optim.device_link import OptimizerLink
 from poptorch_emu.options import Options, PipelinedExecution
 from poptorch_emu.options.optimizer_settings import with_running_mean
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.runtime.arguments import Arguments, check_same, check_values
+from poptorch_emu.runtime.arguments import Arguments, check_values
+from poptorch_emu.runtime.same_arguments import check_same
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.runtime.stream import ResultStream
 
@@ -83,11 +85,12 @@ class DeviceModel:
         self.optimizer_link = optimizer_link
         self.device = AttachedDevice()
         is_training = optimizer_link is not None
-        self.weights = Weights(user_model, trainer, self.device, is_training=is_training)
+        self._named_model = owner = owner_of_names(model, user_model)
+        self.weights = Weights(owner, trainer, self.device, is_training=is_training)
         self.device_lock = self.weights.device_lock
         self.random_state = RandomState(self.device)
         self.measurement = Measurement(self.device)
-        self.compilation = Compilation(model, user_model, optimizer_link)
+        self.compilation = Compilation(model, owner, optimizer_link)
         self.anchored: dict[str, torch.Tensor] = {}
         self._follow_optimizer()
         self.weights.wrap()
@@ -302,40 +305,31 @@ class DeviceModel:
             "`model.compile(inputs)` is possible. Choose another connection type to run."
         )
         compiled_for = self.compilation.arguments
+        is_new = compiled_for is None
         tensors = None if compiled_for is None else call.tensors_like(compiled_for)
         if tensors is None:
             arguments = self._bound(call)
             if self.compilation.executable is None:
                 self._compile(arguments)
-            compiled_for = self.compilation.arguments
-            assert compiled_for is not None
+            compiled_for = self.compilation.bound(None)
             check_same(compiled_for, arguments)
             tensors = arguments.tensors(compiled_for)
         session = self.device.session or self._attach()
         self.weights.refresh()
+        if not self.compilation.holds_for(tensors, session):
+            change_to = None if is_new else self._change_to
+            self.compilation.change(partial(self._bound, call), tensors, session, change_to)
+            session = self.device.session or self._attach()
         if self.optimizer_link is not None:
             self.optimizer_link.send_if_dirty(session)
-        self._warn_of_unseen_changes()
+        values = [] if self.optimizer_link is None else self.optimizer_link.changed_values()
+        self._warnings.warn_of(self.weights.edited(), self._flags, values)
         return tensors, session
-
-    def _warn_of_unseen_changes(self) -> None:
-        """Says what was changed on the host that this call does not see."""
-        if edited := self.weights.edited():
-            self._warnings.warn_of_edits(edited)
-        if self._flags is not None and (flags := self._flags.difference()):
-            self._warnings.warn_of_flags(flags)
-        if self.optimizer_link is not None and (values := self.optimizer_link.changed_values()):
-            self._warnings.warn_of_values(values)
 
     def _bound(self, call: Call) -> Arguments:
         arguments = call.bound()
         check_values(arguments)
-        if not all(tensor.is_contiguous() for tensor in arguments.tensors()):
-            self._warnings.warn(
-                "strides",
-                "At least one input tensor is not contiguous: it is copied at every call. Make "
-                "inputs contiguous to avoid that.",
-            )
+        self._warnings.warn_of_strides(arguments.tensors())
         return arguments
 
     def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:
@@ -349,10 +343,18 @@ class DeviceModel:
         self._follow_optimizer()
         self.compilation.run(arguments, self._options, make, self._load)
 
+    def _change_to(self, arguments: Arguments, stored: GuardedProgram | None) -> None:
+        """Detaches, and goes on with a stored program, or with one that is captured now."""
+        self._detach()
+        if stored is None:
+            self._compile(arguments)
+        else:
+            self.compilation.take(stored)
+
     def _load(self) -> None:
         """Takes what was compiled to a device, if there is one."""
         self.weights.wrap()  # Forward may have made buffers.
-        self._flags = CompiledFlags(self._user_model)
+        self._flags = CompiledFlags(self._named_model, self.compilation.executable)
         if not self._is_offline:
             self._attach()
 

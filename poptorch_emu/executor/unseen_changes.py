@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from poptorch_emu.compile.executable import Executable
 from poptorch_emu.log import logger
 from poptorch_emu.runtime import guards
 from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, version_of
-from poptorch_emu.trace.batch_counters import COUNTER
 from poptorch_emu.troubleshooting import Topic
 
 
@@ -28,6 +28,32 @@ class UnseenChangeWarnings:
         if kind not in self._said:
             self._said.add(kind)
             logger.warning(message, *args)
+
+    def warn_of(
+        self, edited: Sequence[str], flags: CompiledFlags | None, values: Sequence[str]
+    ) -> None:
+        """Says what was changed on the host that a call does not see.
+
+        Args:
+            edited: names of parameters and buffers.
+            flags: those of the compilation, if anything is compiled.
+            values: names of hyper-parameters of the optimiser.
+        """
+        if edited:
+            self.warn_of_edits(edited)
+        if flags is not None and (difference := flags.difference()):
+            self.warn_of_flags(difference)
+        if values:
+            self.warn_of_values(values)
+
+    def warn_of_strides(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Says that inputs are copied at every call, if one is not contiguous."""
+        if not all(tensor.is_contiguous() for tensor in inputs):
+            self.warn(
+                "strides",
+                "At least one input tensor is not contiguous: it is copied at every call. Make "
+                "inputs contiguous to avoid that.",
+            )
 
     def warn_of_edits(self, names: Sequence[str]) -> None:
         """Says that these parameters or buffers were changed on the host."""
@@ -97,7 +123,9 @@ class HostVersions:
 class CompiledFlags:
     """What `train`, `eval` and `requires_grad_` had set when a model was compiled."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, executable: Executable | None = None) -> None:
+        """Notes the flags of `model`, and the buffers that are constants of `executable`."""
+        changing = {*executable.variables, *executable.batch_counts} if executable else ()
         modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
         self._modes = [(name, each, _is_training(each)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
@@ -113,7 +141,7 @@ class CompiledFlags:
         self._constants = [
             _Constant(name, each)
             for name, each in model.named_buffers()
-            if not _is_floating(each) and not name.endswith(COUNTER)
+            if not _is_floating(each) and name not in changing
         ]
 
     def difference(self) -> str:

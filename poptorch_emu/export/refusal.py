@@ -16,6 +16,7 @@ from poptorch_emu.ir.control import COND, FOR_LOOP, HOST_CALL
 from poptorch_emu.ir.exchange import COLLECTIVES
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, operation_of, source_of
 from poptorch_emu.log import logger
+from poptorch_emu.passes.memory_order import STRIDED
 
 _CONTROL = {
     FOR_LOOP: ("a loop", "Write it as a Python loop with a fixed count, which is unrolled."),
@@ -35,6 +36,12 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
     """Raises an `Error` for whatever plain PyTorch would do in another way."""
     _check_config(executable.config)
     graph = executable.graph
+    if executable.guards.reads:
+        raise make_error(
+            "The program holds for some values of its inputs only (emulator.set_value_guards), and "
+            "what is exported has no guards. Make these inputs buffers or arguments of the "
+            "constructor, and compile without the option."
+        )
     if graph.averages:
         raise make_error(
             f"The moving average '{graph.averages[0].average}' (ExpMovAvg) changes with each "
@@ -128,7 +135,7 @@ def _check_operation(node: fx.Node) -> None:
     if target in _CONTROL:
         what, way_out = _CONTROL[target]
         raise make_error(f"{line} has {what}, which cannot be exported. {way_out}")
-    if target.namespace != "aten" and random_name(node) is None:
+    if target.namespace != "aten" and target is not STRIDED and random_name(node) is None:
         raise make_error(
             f"{line} uses the operator {target}, which plain PyTorch does not have. Build it from "
             "PyTorch's own operations, and compile the model again."

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.instruction import SAFE_TWINS
+from poptorch_emu.passes.memory_order import STRIDED
 
 aten = torch.ops.aten
 
@@ -65,6 +66,11 @@ def rewrite(
     name = random_name(node)
     if name is not None:
         return _random(name, tuple(args[2:]), device, call)
+    if node.target is STRIDED:
+        value, strides = args
+        shape = list(node.meta["val"].shape)
+        empty = call(aten.new_empty_strided.default, (value, shape, strides), {})
+        return call(aten.copy.default, (empty, value), {})
     placed = {key: value for key, value in kwargs.items() if key != "pin_memory"}
     if "device" in placed:
         placed["device"] = device

@@ -199,8 +199,11 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
                 f"{reason}. Keep state of the device in floating-point weights with "
                 "add_weight(trainable=False), and update metrics outside of call()."
             )
+        self._store(variable, stored, value.detach())
+
+    def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
         with torch.no_grad():
-            stored.copy_(value.detach())
+            stored.copy_(value)
 
 
 def _variables_of_losses(model: Any) -> Sequence[Any]:

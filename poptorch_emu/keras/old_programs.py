@@ -14,7 +14,7 @@ import keras
 from keras.src import backend as keras_backend
 from keras.src.backend import config as keras_config
 
-from poptorch_emu.keras import old_files, old_optimizers, wrapped_optimizers
+from poptorch_emu.keras import old_files, old_optimizers, same_pooling, wrapped_optimizers
 from poptorch_emu.options.base import note_accepted
 
 # Where the user's own files of Keras's data sets are.
@@ -33,6 +33,7 @@ def install() -> None:
     old_optimizers.install()
     wrapped_optimizers.install()
     old_files.install()
+    same_pooling.install()
     keras_backend.standardize_shape = _with_numbers(keras_backend.standardize_shape)
     tf_keras = importlib.import_module("keras._tf_keras.keras")
     for root in (keras, tf_keras):

@@ -130,16 +130,23 @@ def _shared(optimizer: Any) -> dict[str, Any]:
     return {} if scale is None else {"loss_scaling": float(scale)}
 
 
-def _clipping(optimizer: Any) -> dict[str, Any]:
+def _clipping(optimizer: Any, *, loss_scaling: float = 1.0) -> dict[str, Any]:
+    """Returns the limit of the norm, which Keras takes of gradients without loss scaling.
+
+    Args:
+        optimizer: of Keras.
+        loss_scaling: of gradients whose norm the device limits: not 1 for SGD alone.
+    """
     limit = optimizer.global_clipnorm
-    return {} if not limit else {"max_grad_norm": float(limit)}
+    return {} if not limit else {"max_grad_norm": float(limit) * loss_scaling}
 
 
 def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
-    shared = {**_shared(optimizer), **_clipping(optimizer)}
+    shared = _shared(optimizer)
+    shared |= _clipping(optimizer, loss_scaling=shared.get("loss_scaling", 1.0))
     if not optimizer.momentum:
         groups = _groups(optimizer, variables)
-        return Conversion(SGD(groups, lr=rate, weight_decay=0.0, **shared), {})
+        return Conversion(_device_sgd(groups, lr=rate, weight_decay=0.0, **shared), {})
     if optimizer.weight_decay:
         raise ValueError(
             f"weight_decay={optimizer.weight_decay} of SGD with momentum has no counterpart on the "
@@ -151,11 +158,17 @@ def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
     if optimizer.nesterov:
         if rate == 0:
             raise ValueError(_NO_ZERO)
-        nesterov = SGD(weights, lr=rate, momentum=momentum, nesterov=True, **shared)
+        nesterov = _device_sgd(weights, lr=rate, momentum=momentum, nesterov=True, **shared)
         return Conversion(nesterov, states, factor=lambda rate: -1 / rate)
-    plain = SGD(weights, lr=1.0, momentum=momentum, dampening=1 - rate, **shared)
-    plain.use_tf_variant = True  # type: ignore[attr-defined]
+    plain = _device_sgd(weights, lr=1.0, momentum=momentum, dampening=1 - rate, **shared)
     return Conversion(plain, states, factor=lambda _: -1.0, sets_dampening=True)
+
+
+def _device_sgd(params: Any, **settings: Any) -> SGD:
+    """Returns an SGD without warnings of differences from PyTorch: Keras's has them too."""
+    made = SGD(params, **settings)
+    made.use_tf_variant = True  # type: ignore[attr-defined]
+    return made
 
 
 def _adam(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:

@@ -7,7 +7,7 @@ the engine drew, so that dropout leaves out the same elements.
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from poptorch_emu.enums import ReductionType
 from poptorch_emu.ir.evaluate import in_own_types
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, Phase
 from poptorch_emu.numbers.engine_run import Start, num_places
-from poptorch_emu.numbers.graph_values import is_random_operator, is_worth_seeing, value_of_call
+from poptorch_emu.numbers.graph_values import draws, is_worth_seeing, value_of_call
 from poptorch_emu.numbers.run import (
     FIRST,
     Direction,
@@ -37,15 +37,15 @@ from poptorch_emu.numbers.run import (
 )
 from poptorch_emu.torch_versions import TorchDispatchMode, pytree
 from poptorch_emu.trace import loss
-from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS
+from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, LOSS_OPERATORS
 from poptorch_emu.trace.module_state import named_modules
 from poptorch_emu.trace.origins import Origins
 
 Gradients = Mapping[str, torch.Tensor]
 # Trains a module with these gradients, once.
 Step = Callable[[torch.nn.Module, Gradients], None]
-# The random values that the engine drew at a place, in the order of forward.
-Drawn = Callable[[Place], Iterator[torch.Tensor]]
+# The random values that the engine drew at a place, each with its module, in the order of forward.
+Drawn = Callable[[Place], Iterator[tuple[str, torch.Tensor]]]
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
 _NARROW = {torch.float64: torch.float32}
@@ -208,8 +208,8 @@ class _Losses(TorchFunctionMode):
     ) -> Any:
         """Runs `func` and marks its result if it is a loss."""
         result = func(*args, **(kwargs or {}))
-        if func in LOSS_FUNCTIONS:
-            loss.mark(result, func.__name__)
+        if func in LOSS_FUNCTIONS or func in LOSS_OPERATORS:
+            loss.mark(result if isinstance(result, torch.Tensor) else result[0], func.__name__)
         return result
 
 
@@ -227,11 +227,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers: dict[Any, int] = {}
         self._seen: Counter[Any] = Counter()
         self._place = FIRST
-        self._drawn: Iterator[torch.Tensor] = iter(())
+        self._drawn: defaultdict[Any, deque[torch.Tensor]] = defaultdict(deque)
 
-    def begin(self, place: Place, drawn: Iterator[torch.Tensor]) -> None:
+    def begin(self, place: Place, drawn: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Goes to another micro-batch, with the random values of the engine there."""
-        self._place, self._drawn = place, drawn
+        self._place = place
+        self._drawn.clear()
+        for module, tensor in drawn:
+            self._drawn[module, tensor.shape].append(tensor)
         self._seen.clear()
 
     def __torch_dispatch__(
@@ -241,15 +244,32 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self._shadow is not None:
             args, kwargs = pytree.tree_map(self._widened, (args, kwargs))
-        drawn = next(self._drawn, None) if is_random_operator(func) else None
         result = func(*args, **kwargs)
-        if drawn is not None:
-            result = _with_drawn(result, drawn)
         record = self.origins(str(func))
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        if draws(func, args, kwargs):
+            self._replace_drawn(func, args, results, record.module)
         if is_worth_seeing(func):
-            results = result if isinstance(result, (tuple, list)) else (result,)
             self._note(func, (args, kwargs), results, record)
         return result
+
+    def _replace_drawn(
+        self, func: Any, args: tuple[Any, ...], results: Sequence[Any], module: str
+    ) -> None:
+        """Puts the engine's random values of a module in the place of PyTorch's."""
+        if func is torch.ops.aten.rrelu_with_noise.default:
+            # It writes the slopes that it has drawn, and backward reads them; others are 1.
+            value, slopes = args[:2]
+            rows = self._drawn.get((module, value.shape))
+            if rows:
+                slopes.copy_(torch.where(value > 0, torch.ones_like(slopes), rows.popleft()))
+                results[0].copy_(value * slopes)
+            return
+        for tensor in reversed(results):
+            known = isinstance(tensor, torch.Tensor) and self._drawn.get((module, tensor.shape))
+            if known:
+                tensor.copy_(known.popleft())
+                return
 
     def _note(self, func: Any, arguments: Any, results: Sequence[Any], record: Any) -> None:
         for position, tensor in enumerate(results):
@@ -266,13 +286,3 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _widened(self, value: Any) -> Any:
         is_narrow = isinstance(value, torch.dtype) and value in _NARROW_TYPES
         return self._shadow if is_narrow else value
-
-
-def _with_drawn(result: Any, drawn: torch.Tensor) -> Any:
-    """Puts the engine's random values in the place of PyTorch's, where they fit."""
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    for tensor in reversed(results):
-        if isinstance(tensor, torch.Tensor) and tensor.shape == drawn.shape:
-            tensor.copy_(drawn)
-            break
-    return result

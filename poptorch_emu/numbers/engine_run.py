@@ -21,6 +21,7 @@ from poptorch_emu.numbers.run import (
     Sink,
     given,
     named,
+    state_name,
     unseen,
     updated_name,
 )
@@ -160,13 +161,16 @@ class _Observation:
 
 
 def _take_updates(session: Session, start: Start, sink: Sink) -> None:
-    """Takes each weight that the window trained."""
+    """Takes each weight that the window trained, and the states of the optimiser."""
     graph = session.executable.graph
     trained = [s.name for s in graph.sinks if s.kind is SinkKind.GRADIENT]
     updated = {name: start.weights[name].detach().clone() for name in trained}
     session.download(updated)
     for name, tensor in updated.items():
         value = named(updated_name(name), Direction.UPDATE, tensor)
+        sink.add(sink.declare(value), FIRST, tensor)
+    for name, tensor in sorted(session.read_states().items()):
+        value = named(state_name(name), Direction.UPDATE, tensor)
         sink.add(sink.declare(value), FIRST, tensor)
 
 

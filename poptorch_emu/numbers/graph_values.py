@@ -135,17 +135,23 @@ def kind_of(target: OpOverload) -> str:
 
 def is_drawn(node: fx.Node) -> bool:
     """Returns whether random numbers made a value of a graph: of dropout, whether it is kept."""
-    target = operation_of(node).target
-    if target is DROPOUT:
+    operation = operation_of(node)
+    if operation.target is DROPOUT:
         return node.target is operator.getitem and bool(node.args[1] == 1)
-    return isinstance(target, OpOverload) and is_random_operator(target)
+    target = operation.target
+    return isinstance(target, OpOverload) and draws(target, operation.args, operation.kwargs)
 
 
-def is_random_operator(target: OpOverload) -> bool:
-    """Returns whether an operator of ours, or of PyTorch's, draws random numbers."""
+def draws(target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether a call of an operator of ours, or of PyTorch's, draws random numbers.
+
+    Attention without dropout does not, although PyTorch marks its operators as random.
+    """
     if target._schema.name.startswith("poptorch_emu::"):
         return kind_of(target) in _OUR_RANDOM
-    return target in RANDOM_REWRITES or torch.Tag.nondeterministic_seeded in target.tags
+    if target not in RANDOM_REWRITES and torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    return bool(named_arguments(target, args, kwargs).get("dropout_p", None) != 0.0)
 
 
 def value_of_call(
@@ -173,7 +179,7 @@ def value_of_call(
         tensor.dtype,
         tuple(tensor.shape),
         settings=_settings(target, *arguments),
-        is_random=is_random_operator(target),
+        is_random=draws(target, *arguments),
     )
 
 

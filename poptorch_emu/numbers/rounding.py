@@ -64,11 +64,13 @@ _STEP = 2.0**-20
 
 def unit_roundoff(dtype: torch.dtype) -> float:
     """Returns how far rounding to a type takes a number, relative to it."""
-    return torch.finfo(dtype).eps / 2
+    return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0  # Integers are exact.
 
 
 def underflow(dtype: torch.dtype) -> float:
     """Returns by how much a number near zero may be off: the distance of two subnormal ones."""
+    if not dtype.is_floating_point:
+        return 0.0
     return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
 
 

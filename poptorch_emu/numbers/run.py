@@ -88,6 +88,12 @@ def updated_name(parameter: str) -> str:
     return f"update of {parameter}"
 
 
+def state_name(state: str) -> str:
+    """Returns the name of a state of the optimiser after the update."""
+    name, _, parameter = state.partition("___")
+    return f"update of {parameter}: {name}" if parameter else f"update of {name}"
+
+
 class Run(Protocol):
     """The values of one run."""
 

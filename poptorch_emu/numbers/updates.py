@@ -12,7 +12,7 @@ from poptorch_emu.enums import ReductionType
 from poptorch_emu.numbers.engine_run import Start
 from poptorch_emu.numbers.rounding import gamma, likely_gamma, underflow, unit_roundoff
 from poptorch_emu.numbers.run import FIRST, Run, gradient_name, updated_name
-from poptorch_emu.numbers.verdicts import Judgement, Verdict
+from poptorch_emu.numbers.verdicts import Judgement, Verdict, relative_distance
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.formulas.rules import state_names, update
 
@@ -43,6 +43,8 @@ class UpdateJudge:
         if optimizer is None or _hindrance(self.request):
             return None
         name = self.ours.values[ours].name.removeprefix(updated_name(""))
+        if name not in self.request.parameters:
+            return self._of_state(ours, theirs, optimizer)
         worst = Verdict.REORDERED
         for run, number, whose in (
             (self.theirs, theirs, "The other run's weight"),
@@ -58,6 +60,16 @@ class UpdateJudge:
                 )
             worst = max(worst, verdict)
         return Judgement(worst)
+
+    def _of_state(self, ours: int, theirs: int, optimizer: OptimizerConfig) -> Judgement | None:
+        """Returns what is found of two states: they may be as far apart as rounded gradients."""
+        one, two = self.ours.read(ours, FIRST), self.theirs.read(theirs, FIRST)
+        if one is None or two is None or not one.is_floating_point():
+            return None
+        unit = unit_roundoff(optimizer.accum_type) * len(self.ours.places) * _NUM_ROUNDINGS
+        is_near = relative_distance(one, two) <= unit
+        reason = "" if is_near else "The optimizer keeps other numbers in the two runs."
+        return Judgement(Verdict.REORDERED if is_near else Verdict.DIFFERENT, reason)
 
     def _of(self, run: Run, number: int, name: str, optimizer: OptimizerConfig) -> Verdict | None:
         tensor = run.read(number, FIRST)

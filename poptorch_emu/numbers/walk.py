@@ -7,16 +7,19 @@ from it is not taken for another one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from poptorch_emu.ir.text import type_text
 from poptorch_emu.numbers.alignment import aligned_places
 from poptorch_emu.numbers.pair import Pair
 from poptorch_emu.numbers.place_walk import Notebook, PlaceWalk
-from poptorch_emu.numbers.run import FIRST, VIEW, Direction
+from poptorch_emu.numbers.run import FIRST, VIEW, Direction, Run
 from poptorch_emu.numbers.verdicts import (
     Difference,
     Judgement,
     NumbersComparison,
+    Sample,
     Verdict,
     given_apart,
     relative_distance,
@@ -41,13 +44,43 @@ class Walk:
         self._pair, self._on_step = pair, on_step
         self._notebook = Notebook(pair)
 
-    def run(self, judge_updates: Judge = lambda ours, theirs: None) -> None:
-        """Walks through what was given, all places, and the updates."""
+    def run(
+        self,
+        judge_updates: Judge = lambda ours, theirs: None,
+        *,
+        is_update_complete: bool = False,
+    ) -> None:
+        """Walks through what was given, all places, and the updates.
+
+        Args:
+            judge_updates: judges updated weights and states.
+            is_update_complete: whether the other run has all that its update changes, so that a
+                tensor that only one run updates is a difference.
+        """
         pair = self._pair
         self._walk_named(Direction.GIVEN, lambda ours, theirs: None)
         for ours, theirs in aligned_places(pair.ours.places, pair.theirs.places).items():
             PlaceWalk(self._notebook, pair, ours, theirs).walk(self._on_step)
         self._walk_named(Direction.UPDATE, judge_updates)
+        if is_update_complete:
+            for run, other, whose in (
+                (pair.ours, pair.theirs, "this"),
+                (pair.theirs, pair.ours, "the other"),
+            ):
+                self._note_missing(run, other, f"Only {whose} run updates this tensor.")
+
+    def _note_missing(self, run: Run, other: Run, reason: str) -> None:
+        """Notes a tensor that one run updates and the other one does not."""
+        known = {value.name for value in other.values if value.direction is Direction.UPDATE}
+        for number, value in enumerate(run.values):
+            tensor = run.read(number, FIRST) if value.direction is Direction.UPDATE else None
+            if tensor is not None and value.name not in known:
+                text = type_text(tensor)
+                texts = (text, "nothing") if run is self._pair.ours else ("nothing", text)
+                difference = Difference(
+                    value, FIRST, Verdict.DIFFERENT, Sample(*texts, (), math.nan, math.nan), reason
+                )
+                self._notebook.first.setdefault(Verdict.DIFFERENT, difference)
 
     def result(self, notes: Sequence[str] = ()) -> NumbersComparison:
         """Returns what was found."""

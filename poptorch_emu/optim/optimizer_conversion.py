@@ -242,15 +242,38 @@ def _group_of_parameter(
     members = {id(parameter) for parameter in named_parameters.values()}
     group_of: dict[int, int] = {}
     for index, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
+        for position, parameter in enumerate(group["params"]):
             if id(parameter) not in members:
-                raise KeyError(
-                    f"Parameter group {index} of the optimizer has a parameter of shape "
-                    f"{list(parameter.shape)} that is not part of the model. Make the optimizer "
-                    "from the parameters of the model that is wrapped."
-                )
+                place = f"Parameter {position} of group {index} of {type(optimizer).__name__}"
+                raise _foreign(place, parameter, named_parameters)
             group_of[id(parameter)] = index + 1
     return tuple(group_of.get(id(parameter), 0) for parameter in named_parameters.values())
+
+
+class ForeignParameterError(KeyError):
+    """An optimiser has a parameter that the model has not; PopTorch raises a `KeyError`."""
+
+    def __str__(self) -> str:
+        """Returns the text itself, which a `KeyError` would put in quotes."""
+        return str(self.args[0])
+
+
+def _foreign(
+    place: str, parameter: torch.nn.Parameter, named_parameters: Mapping[str, torch.nn.Parameter]
+) -> ForeignParameterError:
+    shape = list(parameter.shape)
+    alike = (name for name, own in named_parameters.items() if list(own.shape) == shape)
+    name = next(alike, None)
+    reason = (
+        "the model has none of that shape."
+        if name is None
+        else f"'{name}' of the model has that shape, but is another tensor. Was the model copied, "
+        "or were its parameters replaced, after the optimizer was made?"
+    )
+    return ForeignParameterError(
+        f"{place}, of shape {shape}, is not part of the model: {reason} Make the optimizer from "
+        "the parameters of the model that is wrapped."
+    )
 
 
 def _agreed(optimizer: torch.optim.Optimizer, name: str) -> Any:

@@ -37,13 +37,21 @@ def warn_of_differences(optimizer: torch.optim.Optimizer, config: OptimizerConfi
             f"maximize=True of {name} is ignored on the device, which minimises the loss. Negate "
             "the loss instead."
         )
-    if config.kind.is_sgd:
-        is_meant = config.uses_tf_variant  # Keras's learning rate is a dampening here.
-        if not is_meant and any(group["dampening"].value for group in config.groups[1:]):
-            warn_once(
-                f"The velocity of {name} starts at zero on the device, so that dampening also "
-                "reduces the first step; in PyTorch the first velocity is the whole gradient."
-            )
+    # Keras's learning rate is a dampening here, and its limit of the norm is converted.
+    is_sgd = config.kind.is_sgd and not config.uses_tf_variant
+    limit, scaling = config.max_grad_norm, config.loss_scaling.value
+    if is_sgd and config.clips and scaling != 1.0:
+        warn_once(
+            f"max_grad_norm={limit:g} of {name} is the limit of gradients that loss_scaling="
+            f"{scaling:g} has multiplied, so that the gradients themselves are limited to "
+            f"{limit / scaling:g}. To limit them to {limit:g}, pass "
+            f"max_grad_norm={limit * scaling:g}. Other optimizers limit unscaled gradients."
+        )
+    if is_sgd and any(group["dampening"].value for group in config.groups[1:]):
+        warn_once(
+            f"The velocity of {name} starts at zero on the device, so that dampening also "
+            "reduces the first step; in PyTorch the first velocity is the whole gradient."
+        )
     if config.kind is OptimizerKind.ADAMW_NO_BIAS:
         warn_once(f"bias_correction=False of {name} has no effect: the moments are corrected.")
 

@@ -80,6 +80,7 @@ def freeze(
         strategy=strategy_config(options._execution_strategy),
         recomputation=_recomputation(backend),
         host_recomputation=options._host_recomputation,
+        max_guarded_programs=options._max_guarded_programs,
         locations=location_config(options.TensorLocations, machine.num_io_tiles > 0),
         machine=machine,
         anchors=_anchors(options),

@@ -80,6 +80,7 @@ class Options(ReportingOptions, path="options"):
         self._progress_bar = ProgressBar()
         self._host_recomputation = HostRecomputation.AUTOMATIC
         self._has_modelled_latencies = False
+        self._max_guarded_programs = 0
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True
         self._module_namescope_enabled = True

@@ -8,6 +8,7 @@ it replaces. A graph without mutation does not change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, replay, source_of
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
+from poptorch_emu.passes.memory_order import STRIDED
 from poptorch_emu.torch_versions import FakeTensorMode, meta_registrations
-from poptorch_emu.trace.fakes import FakeMaker
+from poptorch_emu.trace.fakes import FakeMaker, fake_like
 from poptorch_emu.trace.patches import patched
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_memo import ResultMemo
@@ -41,8 +43,7 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
     if not any(is_mutating(node) for node in graph.operations):
         return graph
     functional = Graph(constants=graph.constants, regions=graph.regions, repeats=graph.repeats)
-    current = [NodeRecord()]
-    recorder = Recorder(functional, lambda _: current[0], memo=memo)
+    recorder = _Replayed(functional, memo)
     fakes, values = FakeMaker(IPU), []
     for source in graph.sources:
         size, stride = source.meta["layout"]
@@ -50,15 +51,12 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
         recorder.add_source(source_of(source), value, record_of(source))
         values.append(value)
 
-    def set_record(node: fx.Node) -> None:
-        current[0] = record_of(node)
-
     reshapes = any(torch.Tag.inplace_view in _tags(node) for node in graph.operations)
 
     def replay_all(*inputs: torch.Tensor) -> list[Any]:
         # A source keeps its shape where forward squeezes or transposes it in place.
         values = [aten.alias.default(value) for value in inputs] if reshapes else inputs
-        return replay(graph, values, before=set_record)
+        return replay(graph, values, before=recorder.begin)
 
     # PyTorch's check would load SymPy. It is not needed, because the operations have run once.
     unchecked = patched(meta_registrations, check_inplace_broadcast=lambda *_: None)
@@ -66,13 +64,40 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
         try:
             results = torch.func.functionalize(replay_all, remove="mutations")(*values)
         except RuntimeError as cause:
-            raise _not_functional(current[0], cause) from None
+            raise _not_functional(recorder.record, cause) from None
     ends = [
         (sink, _node_of(recorder, result))
         for (sink, _), result in zip(graph.results, results, strict=True)
     ]
     functional.set_results([*ends, *_write_backs(functional)])
     return functional
+
+
+class _Replayed(Recorder):  # type: ignore[no-untyped-call]
+    """Records a graph again; what the graph changes in place keeps its strides.
+
+    The operation that stands for such a change may return other strides than what it changes has,
+    on which the views behind it rely.
+    """
+
+    def __init__(self, graph: Graph, memo: ResultMemo) -> None:
+        super().__init__(graph, lambda _: self.record, memo=memo)
+        self.record = NodeRecord()
+        self._changing = ""
+
+    def begin(self, node: fx.Node) -> None:
+        """Says which operation is replayed now."""
+        self.record = record_of(node)
+        self._changing = str(node.target._schema.name) if is_mutating(node) else ""  # type: ignore[union-attr]
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        result = super()._run(func, args, kwargs)
+        if f"{func._schema.name}_" != self._changing:
+            return result
+        strides = fake_like(args[0], args[0].dtype).stride()
+        if result.shape != args[0].shape or result.stride() == strides:
+            return result
+        return super()._run(STRIDED, (result, list(strides)), {})
 
 
 def _tags(node: fx.Node) -> list[torch.Tag]:

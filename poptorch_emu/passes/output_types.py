@@ -7,7 +7,11 @@ import torch
 from poptorch_emu.ir.graph import Graph, SinkKind, record_of
 
 # Source: PopTorch's numeric types: int64 and float64 do not exist on the device.
-NARROW = {torch.int64: torch.int32, torch.float64: torch.float32}
+NARROW = {
+    torch.int64: torch.int32,
+    torch.float64: torch.float32,
+    torch.complex128: torch.complex64,
+}
 
 _TO_HOST = (SinkKind.OUTPUT, SinkKind.ANCHOR)
 

@@ -1,44 +1,50 @@
-"""What limits a step, in words."""
+"""The cause that a step loses most time to, in words: the same ones everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from poptorch_emu.plan.time.time_plan import Bottleneck, Limit, SpreadWeight
+from poptorch_emu.plan.time.causes import Cause, losses
+from poptorch_emu.plan.time.time_plan import SpreadWeight, TimePlan
 
-_PARTS = {
-    "compute_cycles": "computing",
-    "exchange_cycles": "exchange between tiles",
-    "sync_cycles": "starting programs",
-    "link_cycles": "copies from other IPUs",
-    "stash_cycles": "copies of stashes",
-    "remote_cycles": "streaming memory",
-    "reduce_cycles": "parts that other replicas hold",
-    "host_cycles": "waiting for the host",
+_NAMES: Mapping[Cause, str] = {
+    Cause.HOST_DATA: "waiting for the host's own work",
+    Cause.HOST_INPUT: "inputs from the host",
+    Cause.HOST_OUTPUT: "results to the host",
+    Cause.CALLS: "starting calls",
+    Cause.STREAMING: "streaming memory",
+    Cause.LINK: "data from other IPUs",
+    Cause.IMBALANCE: "one slow stage",
+    Cause.TURNS: "one IPU working at a time",
+    Cause.RAMP: "filling and emptying the pipeline",
+    Cause.UPDATE: "the update",
+    Cause.ALL_REDUCE: "the all-reduce",
+    Cause.RECOMPUTATION: "recomputation",
+    Cause.LOW_PROPORTION: "a low memory proportion",
+    Cause.SMALL_MICRO_BATCH: "small micro-batches",
+    Cause.COMPUTE: "computing",
 }
 
 
-def bottleneck_text(found: Bottleneck) -> str:
-    """Returns what limits a step, and what to change first."""
-    share = f"{found.share:.0%}"
-    if found.limit is Limit.HOST:
-        return "the host's own work: load data faster"
-    if found.limit is Limit.UPDATE:
-        return f"the update ({share} of the time): accumulate more micro-batches"
-    if found.limit is Limit.RAMP:
-        return f"filling and emptying the pipeline ({share}): accumulate more micro-batches"
-    if found.limit is Limit.NO_OVERLAP:
-        return "one IPU works at a time: use a pipeline"
-    if found.weight is not None:
-        taken = f"{share} of IPU {found.ipu}'s time"
-        return f"the gradient of a weight ({taken}): {spread_weight_text(found.weight)}"
-    assert found.part is not None, "the slowest IPU spends its time in some part"
-    lead = "" if found.load is None else f", which takes {found.load:.2f} times the mean"
-    return f"IPU {found.ipu}{lead}: {share} of its time is {_PARTS[found.part]}"
+def bottleneck_text(plan: TimePlan) -> str:
+    """Returns the first cause of a plan, its share of a step, and the IPU where there are some."""
+    found = losses(plan)
+    if not found:
+        return "nothing: a step takes no time"
+    first = found[0]
+    where = f" on IPU {first.ipu}" if len(plan.ipus) > 1 and _is_of_one_ipu(first.cause) else ""
+    load = f", IPU {first.ipu} takes {first.load:.2f} times the mean"
+    detail = load if first.cause is Cause.IMBALANCE else ""
+    return f"{_NAMES[first.cause]} ({first.share:.0%} of a step{where}{detail})"
+
+
+def _is_of_one_ipu(cause: Cause) -> bool:
+    everywhere = (Cause.IMBALANCE, Cause.TURNS, Cause.RAMP, Cause.CALLS, Cause.HOST_DATA)
+    return cause not in everywhere
 
 
 def spread_weight_text(weight: SpreadWeight) -> str:
-    """Returns what is wrong with a trained weight that several IPUs use, and what to do."""
+    """Returns the fault of a trained weight that several IPUs use, and the way out."""
     return (
         f"IPUs {listed([str(ipu) for ipu in weight.ipus])} use the weight {weight.name}, which a "
         "real system refuses; put all its uses on one IPU"

@@ -6,20 +6,88 @@ from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
-from poptorch_emu.plan.time.comparison import Comparison
+from poptorch_emu.machine.tile_memory import TileMemory
+from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.pictures import axes_or_new
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
+from poptorch_emu.report.what_if_report import fastest
+from poptorch_emu.schedule.free_run import unit_lengths
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.stash import stash_depths
 
 
 @dataclass(frozen=True)
-class ComparisonReport(Comparison, PrintedReport):
-    """A comparison that can be printed and drawn (modelled).
+class Candidate:
+    """One schedule for a model.
+
+    Attributes:
+        name: of the schedule.
+        num_stages: that the model is cut into.
+        bubble: share of the time that IPUs wait, with a forward and each half of a backward of
+            one length.
+        bubble_by_cycles: by the cycles of the machine.
+        throughput: rows each second; `None` if it cannot run, or too much is unknown.
+        tile_bytes: of the fullest tile of all IPUs.
+        most_stashed: micro-batches that a stage holds at most.
+        fits: "yes", "close" or "no"; "" if it cannot run.
+        problem: why it cannot run; "" if it can.
+    """
+
+    name: str
+    num_stages: int
+    bubble: float = 0.0
+    bubble_by_cycles: float = 0.0
+    throughput: float | None = None
+    tile_bytes: int = 0
+    most_stashed: int = 0
+    fits: str = ""
+    problem: str = ""
+
+    @classmethod
+    def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:
+        """Returns what a schedule costs, given time and memory."""
+        window = window_of(time.grid)
+        return cls(
+            name,
+            schedule.num_stages,
+            window.bubble(unit_lengths),
+            window.bubble(time.cycles_of),
+            time.throughput,
+            tiles.most_bytes,
+            max(stash_depths(schedule)),
+            tiles.worst_verdict,
+        )
+
+
+@dataclass(frozen=True)
+class ComparisonReport(PrintedReport):
+    """Schedules for one model, the fastest of those that fit first; printed and drawn (modelled).
 
     It has a line for each schedule: stages, bubbles, rows a second, memory, if it fits. The first
     bubble is that of pictures, where a forward and each half of a backward are of one length; the
     second is that of the machine.
+
+    Attributes:
+        candidates: all of them; those that cannot run are last.
+        num_ipus: of a replica.
+        num_micro_batches: of a window.
+        system: its name.
     """
+
+    candidates: tuple[Candidate, ...]
+    num_ipus: int
+    num_micro_batches: int
+    system: str
+
+    def best(self) -> Candidate:
+        """Returns the fastest schedule that fits.
+
+        Raises:
+            ValueError: none does.
+        """
+        return fastest(self.candidates)
 
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 1), *self._notes()]

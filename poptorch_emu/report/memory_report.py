@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from poptorch_emu.compile.executable import Executable
+from poptorch_emu.config import CompileConfig
+from poptorch_emu.ir.graph import Graph
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
 from poptorch_emu.report.memory_settings import memory_settings
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
+from poptorch_emu.schedule.partition import Partition
 
 _MIB = 1024**2
 
@@ -28,9 +30,11 @@ class MemoryReport(MemoryPlan, PrintedReport):
     settings: tuple[str, ...] = ()
 
     @classmethod
-    def of_executable(cls, executable: Executable) -> MemoryReport:
-        """Returns the plan of a compiled model with its tables."""
-        return cls(**vars(executable.memory), settings=tuple(memory_settings(executable)))
+    def of_plan(
+        cls, plan: MemoryPlan, graph: Graph, placed: Partition, config: CompileConfig
+    ) -> MemoryReport:
+        """Returns a plan with its tables, and the settings that it was made with."""
+        return cls(**vars(plan), settings=tuple(memory_settings(graph, placed, config)))
 
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 2), *self.settings]

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from poptorch_emu.compile.executable import Executable
-from poptorch_emu.config import MachineConfig
-from poptorch_emu.ir.graph import record_of
+from poptorch_emu.config import CompileConfig, MachineConfig
+from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.schedule.partition import Partition
 
 
-def memory_settings(executable: Executable) -> Iterator[str]:
+def memory_settings(graph: Graph, placed: Partition, config: CompileConfig) -> Iterator[str]:
     """Yields a line for each setting that is not the default."""
-    machine, default = executable.config.machine, MachineConfig()
+    machine, default = config.machine, MachineConfig()
     if machine.num_io_tiles:
         yield f"{machine.num_io_tiles} tiles of each IPU are reserved for I/O"
     for ipu, proportion in machine.available_memory_proportion:
         yield f"IPU {ipu}: products and convolutions may take {proportion} of its memory"
-    for (ipu, proportion), count in sorted(_of_operations(executable).items()):
+    for (ipu, proportion), count in sorted(_of_operations(graph, placed).items()):
         noun = "operation" if count == 1 else "operations"
         yield f"IPU {ipu}: {count} {noun} may take {proportion} of its memory each"
     outlined = (machine.is_outlined, machine.outline_threshold)
@@ -33,13 +33,13 @@ def memory_settings(executable: Executable) -> Iterator[str]:
         )
 
 
-def _of_operations(executable: Executable) -> Counter[tuple[int, float]]:
+def _of_operations(graph: Graph, placed: Partition) -> Counter[tuple[int, float]]:
     """Returns how many operations have a proportion of their own, by the user's number of an IPU.
 
     Source: `poptorch.set_available_memory`.
     """
-    placed, found = executable.partition, Counter[tuple[int, float]]()
-    for node in executable.graph.operations:
+    found = Counter[tuple[int, float]]()
+    for node in graph.operations:
         proportion = record_of(node).available_memory_proportion
         if proportion is not None:
             _, stage = placed.port_of[node]

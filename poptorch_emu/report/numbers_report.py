@@ -53,7 +53,9 @@ def _told(first: Difference, theirs: str) -> Iterator[str]:
     yield f"  here {shown.ours}, {theirs} {shown.theirs}"
     for index, ours, other in shown.numbers:
         yield f"  {list(index)}: {ours:.9g} here, {other:.9g} there"
-    yield f"  largest difference {shown.largest:.3g}, {shown.relative:.1e} of the largest number"
+    if shown.numbers:
+        largest = f"{shown.largest:.3g}, {shown.relative:.1e} of the largest number"
+        yield f"  largest difference {largest}"
     if first.equal_inputs:
         yield f"  inputs that are still equal: {', '.join(first.equal_inputs)}"
     if first.verdict >= Verdict.DIFFERENT:

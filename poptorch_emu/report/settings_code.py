@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from poptorch_emu.compile.planner import Planned
 from poptorch_emu.compile.settings import NUM_IO_TILES
-from poptorch_emu.config import Recomputation
-from poptorch_emu.plan.time.split import Split
+from poptorch_emu.config import (
+    CompileConfig,
+    PipelineOrder,
+    Recomputation,
+    StrategyConfig,
+    TableConfig,
+)
 from poptorch_emu.report.split_report import SplitReport
+from poptorch_emu.schedule.tables.named import named_table
 
 _SETTER = {
     "activation": "setActivationLocation",
@@ -18,39 +25,57 @@ _SETTER = {
 }
 
 
-def settings_code(
-    settings: Mapping[str, Any], split: Split | None = None, ipus: tuple[int, ...] = (0,)
-) -> str:
+def settings_code(settings: Mapping[str, Any], planned: Planned) -> str:
     """Returns the lines for some settings of the planner.
 
     Args:
         settings: values by the names of `compile.settings.SETTINGS`.
-        split: where "num_ipus" is one of them.
-        ipus: the user's numbers of the IPUs of a replica.
+        planned: the plan with them.
     """
-    lines = [line for line in _locations(settings)]
+    config, split = planned.inventory.config, planned.split
+    lines = [line for line in _locations(settings, config)]
     for name, value in settings.items():
         if name == "proportion":
+            ipus = planned.inventory.placed.ipu_ids
             parts = ", ".join(f'"IPU{ipu}": {value}' for ipu in ipus)
             lines.append(f"options.setAvailableMemoryProportion({{{parts}}})")
-        elif name == "num_ipus" and split is not None:
+        elif name in ("split", "num_ipus") and split is not None:
             lines.append(SplitReport.of(split).code())
+            lines += [] if "schedule" in settings else _kept_schedule(config.strategy)
         elif name in _LINES:
             lines.append(_LINES[name](value))
     return "\n".join(lines)
 
 
-def _locations(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yields where each kind of tensor is, in one call for each."""
-    changes: dict[str, list[str]] = {}
-    offload = settings.get("offload")
-    if offload:
-        is_on_chip = offload == "nothing"
-        kinds = tuple(_SETTER) if is_on_chip else offload.split("+")
-        changes = {kind: [f".useOnChipStorage({is_on_chip})"] for kind in kinds}
-    if settings.get("sharding"):
-        changes.setdefault("optimizer", []).append(".useReplicatedTensorSharding(True)")
-    for kind, calls in changes.items():
+def _kept_schedule(strategy: StrategyConfig) -> list[str]:
+    """Returns the line without which a new execution strategy would have the usual schedule."""
+    own = strategy.table or strategy.order.value
+    return [] if own == PipelineOrder.GROUPED.value else [_schedule(own)]
+
+
+def _schedule(value: str | TableConfig) -> str:
+    if isinstance(value, str):
+        return f'emulator.set_schedule(options, "{value}")'
+    if value.rows:
+        return "# Call emulator.set_schedule(options, ...) with your own table again."
+    is_usual = value == named_table(value.name)
+    count = "" if is_usual else f"v={value.stages_per_ipu}"
+    return f"emulator.set_schedule(options, emulator.schedules.{value.name}({count}))"
+
+
+def _locations(settings: Mapping[str, Any], config: CompileConfig) -> Iterator[str]:
+    """Yields the place of each kind of tensor that changes, in one call for each."""
+    offload = settings.get("offload", "")
+    kinds = set(_SETTER if offload == "nothing" else filter(None, offload.split("+")))
+    kinds |= {"optimizer"} if settings.get("sharding") else set()
+    for kind in sorted(kinds):
+        location, threshold = getattr(config.locations, kind), getattr(config.sharding, kind)
+        calls = []
+        if location.is_on_chip is not None:
+            calls.append(f".useOnChipStorage({location.is_on_chip})")
+        if threshold is not None:
+            calls.append(".useReplicatedTensorSharding(True)")
+            calls.append(f".minElementsForReplicatedTensorSharding({threshold})")
         chain = "".join(f"\n    {call}" for call in ("poptorch.TensorLocationSettings()", *calls))
         yield f"options.TensorLocations.{_SETTER[kind]}({chain}\n)"
 
@@ -76,7 +101,7 @@ _LINES: Mapping[str, Callable[[Any], str]] = {
     "replicas": lambda value: f"options.replicationFactor({value})",
     "device_iterations": lambda value: f"options.deviceIterations({value})",
     "micro_batch": lambda value: f"# Rows of a micro-batch: batch_size={value} of the DataLoader.",
-    "schedule": lambda value: f'emulator.set_schedule(options, "{value}")',
+    "schedule": _schedule,
     "recomputation": lambda value: (
         f'options._Popart.set("autoRecomputation", {Recomputation[value.upper()].value})'
     ),

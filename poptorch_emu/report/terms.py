@@ -8,8 +8,10 @@ them apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+from poptorch_emu.plan.time.step_parts import Part
 
 # Text on a colour, whichever of the two is further from it.
 _INKS = ("#161b26", "#ffffff")
@@ -94,7 +96,16 @@ _WORK = (
 )
 _STEP = (
     Term("compute", "operations, on the tiles", "#3f8f3f"),
-    Term("sync", "starting programs, and waiting for all tiles", "#b9a3e3", "/"),
+    Term("sync", "starting programs, and waiting for all tiles", "#b9a3e3", "//"),
+    Term("low proportion", "", "#a8324a", "\\"),
+    Term("host input", "", "#6b7489", "|"),
+    Term("host output", "", "#a5aebd", "||"),
+    Term("host data", "", "#c9b8a0", "--"),
+    Term("calls", "", "#8a7a66", "-"),
+    Term("imbalance", "", "#e3c6d4", "\\\\"),
+    Term("ramp", "", "#d3e0c4", "O"),
+    Term("turns", "", "#b7cdd9", "xx"),
+    Term("update turns", "", "#dcd0f0"),
     Term("bubble", "waiting for other IPUs", "#d9dde6", "-", "."),
     Term("cycles", "the cycles of operations", "#5b7fa6"),
 )
@@ -128,21 +139,15 @@ _REPORTS = (
     Term("second report", "the report that was given second", "#b8860b", "/"),
 )
 
-TERMS: Mapping[str, Term] = {term.word: term for term in (*_WORK, *_STEP, *_MEMORY, *_REPORTS)}
+# The parts of a step; their definitions are those of the plan of time.
+STEP = tuple(part.word for part in Part)
+_MEANINGS = {part.word: part.meaning for part in Part}
+TERMS: Mapping[str, Term] = {
+    term.word: replace(term, meaning=_MEANINGS.get(term.word, term.meaning))
+    for term in (*_WORK, *_STEP, *_MEMORY, *_REPORTS)
+}
 # What a timeline has, in the order of its legend.
 WORK = tuple(term.word for term in _WORK)
-# What a step of an IPU is made of; the seconds of each are an attribute of `IpuTime`.
-SECONDS_OF_PART = {
-    "compute": "compute_seconds",
-    "exchange": "exchange_seconds",
-    "sync": "sync_seconds",
-    "link": "link_seconds",
-    "streaming": "remote_seconds",
-    "update": "update_seconds",
-    "all-reduce": "reduce_seconds",
-    "host": "host_seconds",
-    "bubble": "bubble_seconds",
-}
 # The word for each kind of the plan's events.
 WORD_OF_EVENT = {
     "forward": "forward",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.plan.time.step_parts import Group, Part
+from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.bottleneck_text import bottleneck_text, spread_weight_text
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terminal import shortened
-from poptorch_emu.report.terms import SECONDS_OF_PART
 
 _STAGE_PARTS = ("forward", "recompute", "backward", "weights")
 _NUM_SHOWN = 5
@@ -27,8 +27,8 @@ class TimeReport(TimePlan, PrintedReport):
 
     @property
     def bottleneck(self) -> str:
-        """What limits the step, and what to change first."""
-        return bottleneck_text(self.limited_by)
+        """The cause that the step loses most time to; `emulator.summary` says what helps."""
+        return bottleneck_text(self)
 
     def _parts(self, columns: int) -> list[str | Table]:
         operations = Table(self._of_operations(columns), 2)
@@ -48,18 +48,14 @@ class TimeReport(TimePlan, PrintedReport):
             ImportError: matplotlib is not installed; it is the extra `report`.
         """
         axes = axes_or_new(axes, 4.0 + 0.5 * len(self.ipus), 4.0)
-        parts = {
-            part: [1e3 * getattr(ipu, seconds) for ipu in self.ipus]
-            for part, seconds in SECONDS_OF_PART.items()
-        }
+        parts = {part.word: [1e3 * ipu.seconds[part] for ipu in self.ipus] for part in Part}
         draw_stacks(axes, [f"IPU {ipu.ipu}" for ipu in self.ipus], parts)
         axes.set_ylabel("milliseconds of a step, by the model of the machine")
         return axes
 
     def _notes(self) -> list[str]:
         lines = [f"limited by {self.bottleneck}"]
-        told = self.limited_by.weight
-        lines += [f"wrong: {spread_weight_text(w)}" for w in self.spread_weights if w != told]
+        lines += [f"wrong: {spread_weight_text(weight)}" for weight in self.spread_weights]
         lines += [f"unknown: {name}, {share:.1%} of a segment" for name, share in self.unknown]
         lines += [f"rough: {reason}" for reason in self.rough]
         lines += [f"assumed: {text}" for text in self.assumptions]
@@ -77,16 +73,20 @@ class TimeReport(TimePlan, PrintedReport):
         return [machine, f"{step}, {speed}{rough}"]
 
     def _of_ipus(self) -> list[list[str]]:
-        rows = [["share of the step", *(f"IPU {ipu.ipu}" for ipu in self.ipus)]]
-        for part, seconds in SECONDS_OF_PART.items():
-            shares = [getattr(ipu, seconds) / self.step_seconds for ipu in self.ipus]
-            if any(shares):
-                rows.append([part, *(f"{share:.1%}" for share in shares)])
-        rows.append(["busy", *(f"{self._busy(ipu):.1%}" for ipu in self.ipus)])
-        return rows
-
-    def _busy(self, ipu: IpuTime) -> float:
-        return ipu.busy_seconds / self.step_seconds
+        """Returns a column for each IPU, and one for all of them together."""
+        is_alone = len(self.ipus) == 1
+        columns = [{p: s / self.step_seconds for p, s in ipu.seconds.items()} for ipu in self.ipus]
+        columns += [] if is_alone else [self.shares]
+        names = [f"IPU {ipu.ipu}" for ipu in self.ipus] + ([] if is_alone else ["all"])
+        rows = [["share of the step", *names]]
+        for part in Part:
+            if any(column[part] for column in columns):
+                rows.append([part.word, *(f"{column[part]:.1%}" for column in columns)])
+        busy = (
+            sum(column[part] for part in Part if part.group in (Group.WORK, Group.TRANSFER))
+            for column in columns
+        )
+        return [*rows, ["busy", *(f"{share:.1%}" for share in busy)]]
 
     def _of_stages(self) -> list[list[str]]:
         rows = [["stage", "IPU", *(f"{name} ms" for name in _STAGE_PARTS), "all ms"]]

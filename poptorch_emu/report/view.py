@@ -17,6 +17,7 @@ from poptorch_emu.report.page.page_file import read_reports, to_html
 from poptorch_emu.report.page.profile_view import profile_view
 from poptorch_emu.report.profile_file import FILE_NAME
 from poptorch_emu.report.profile_reader import is_profile_file
+from poptorch_emu.untrusted.files import write_named
 
 
 def main(
@@ -37,7 +38,7 @@ def main(
         paths = [_file(path) for path in (given.report, given.second) if path is not None]
         # Of a page that compares two, the first is meant.
         reports = [_read(path) for path in paths]
-        given.output.write_text(to_html(reports, _names(paths)), encoding="utf-8")
+        write_named(given.output, to_html(reports, _names(paths)))
     except OSError as error:
         fault = f"{error.filename}: {error.strerror}." if error.filename else str(error)
         parser.error(

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from poptorch_emu.plan.time.sweep import Sweep
 from poptorch_emu.report.printed_report import PrintedReport
 from poptorch_emu.report.terminal import fitted_table, html_table, terminal_width, wrapped
 
 
 @dataclass(frozen=True)
-class SweepReport(Sweep, PrintedReport):
-    """A sweep that can be printed."""
+class Point:
+    """One choice of settings.
+
+    Attributes:
+        settings: name and value of each, in the order of the sweep.
+        throughput: rows each second; `None` if it cannot run, or too much is unknown.
+        step_seconds: of one call.
+        fits: "yes", "close" or "no"; "" if it cannot run.
+        limit: the limiting cause, or why it cannot run.
+    """
+
+    settings: tuple[tuple[str, object], ...]
+    throughput: float | None
+    step_seconds: float
+    fits: str
+    limit: str
+
+
+@dataclass(frozen=True)
+class SweepReport(PrintedReport):
+    """All choices of a sweep, the last setting first to change; it can be printed."""
+
+    points: tuple[Point, ...]
+
+    def best(self) -> Point:
+        """Returns the fastest point that fits.
+
+        Raises:
+            ValueError: none does.
+        """
+        return fastest(self.points)
 
     def __str__(self) -> str:
         """Returns a line for each point: settings, rows a second, whether it fits, what limits."""
@@ -38,6 +68,32 @@ class SweepReport(Sweep, PrintedReport):
         rows = [[*names, "rows/s", "fits", "limited by"]]
         for point in self.points:
             speed = "-" if point.throughput is None else f"{point.throughput:,.1f}"
-            values = (str(value) for _, value in point.settings)
+            values = (str(getattr(value, "name", value)) for _, value in point.settings)
             rows.append([*values, speed, point.fits, point.limit])
         return rows
+
+
+class Choice(Protocol):
+    """A choice with its speed, and whether it fits."""
+
+    @property
+    def throughput(self) -> float | None: ...  # noqa: D102
+    @property
+    def fits(self) -> str: ...  # noqa: D102
+
+
+C = TypeVar("C", bound=Choice)
+
+
+def fastest(choices: Iterable[C]) -> C:
+    """Returns the fastest choice that fits.
+
+    Raises:
+        ValueError: none does.
+    """
+    fitting = [one for one in choices if one.throughput is not None and one.fits != "no"]
+    if not fitting:
+        raise ValueError(
+            "No choice fits. Recompute activations, use a smaller micro-batch or more IPUs."
+        )
+    return max(fitting, key=lambda one: one.throughput or 0.0)

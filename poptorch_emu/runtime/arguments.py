@@ -1,35 +1,39 @@
-"""Binds the arguments of a call to the parameters of `forward`, and compares calls.
-
-A model is compiled for the arguments of its first call; every later call must have the same
-structure, types, shapes and constants.
-"""
+"""Binds the arguments of a call to the parameters of `forward`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from poptorch_emu.errors import Error, make_error
+from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import did_you_mean
-from poptorch_emu.structure import find_parser, flatten_tensors, rebuild
+from poptorch_emu.structure import find_parser, flatten_tensors, rebuild, snapshot
 from poptorch_emu.trace.module_state import fault_of, lack_of
-from poptorch_emu.troubleshooting import Topic
 
 _EMPTY = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """One call: positional values in the order of `names`, and those that stay named."""
+    """One call: positional values in the order of `names`, and those that stay named.
+
+    Attributes:
+        names: of the positional values, in the order of `forward`.
+        positional: values in that order, defaults filled in.
+        named: values of parameters that have no position.
+        unset: parameters that are left to their defaults.
+        by_name: parameters with a position that are passed by name.
+    """
 
     names: tuple[str, ...]
     positional: tuple[Any, ...]
     named: dict[str, Any]
+    unset: frozenset[str] = frozenset()
+    by_name: frozenset[str] = frozenset()
 
     def tensors(self, canonical: Arguments | None = None) -> list[torch.Tensor]:
         """Returns every tensor, depth first; `canonical` decides the order within dicts."""
@@ -53,14 +57,31 @@ class Arguments:
         ]
         return "; ".join(shown) or "no tensors"
 
+    def kept(self) -> Arguments:
+        """Returns a copy that stays as it is when the caller changes a container or an object."""
+        positional, named = snapshot((self.positional, self.named))
+        return replace(self, positional=positional, named=named)
+
     def rebuild_with(
         self, function: Callable[[torch.Tensor], torch.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns positional and named values with `function` applied to each tensor."""
-        result: tuple[tuple[Any, ...], dict[str, Any]] = rebuild(
-            (self.positional, self.named), map(function, self.tensors())
-        )
-        return result
+        """Returns the arguments as they were passed, with `function` applied to each tensor.
+
+        Arguments that were passed by name stay named, and defaults stay unset, because decorators
+        of `forward` decide by that.
+        """
+        positional, named = rebuild((self.positional, self.named), map(function, self.tensors()))
+        given = dict(zip(self.names, positional, strict=True))
+        apart = self.unset | self.by_name
+        by_name = {name: given[name] for name in self.names if name in self.by_name}
+        by_name |= {name: value for name, value in named.items() if name not in self.unset}
+        return tuple(value for name, value in given.items() if name not in apart), by_name
+
+    def copied(self) -> Arguments:
+        """Returns the same with a copy of each tensor."""
+        copies = (tensor.detach().clone() for tensor in self.tensors())
+        positional, named = rebuild((self.positional, self.named), copies)
+        return replace(self, positional=positional, named=named)
 
 
 class Signature:
@@ -89,7 +110,7 @@ class Signature:
             Error: a mandatory one is missing, or one has no values that a device could take.
         """
         self._check(args, kwargs)
-        kwargs = dict(kwargs)
+        given, kwargs = kwargs, dict(kwargs)
         names, values = [], []
         for index, parameter in enumerate(self._ordinary):
             names.append(parameter.name)
@@ -105,7 +126,12 @@ class Signature:
         named = {p.name: _take(p, kwargs) for p in self._keyword_only}
         if self._keywords:
             named.update(kwargs)
-        arguments = Arguments(tuple(names), (*values, *rest), named)
+        late = self._ordinary[len(args) :]
+        unset = {p.name for p in (*late, *self._keyword_only) if _is_left_unset(p, given)}
+        by_name = {p.name for p in late} - unset
+        arguments = Arguments(
+            tuple(names), (*values, *rest), named, frozenset(unset), frozenset(by_name)
+        )
         _check(arguments, fault_of)
         return arguments
 
@@ -163,101 +189,6 @@ def _take(parameter: inspect.Parameter, kwargs: dict[str, Any]) -> Any:
     return parameter.default
 
 
-def check_same(compiled: Arguments, given: Arguments) -> None:
-    """Checks that a call has the arguments the model was compiled for.
-
-    Raises:
-        Error: the first difference, with the ways to recompile.
-    """
-    count, expected = len(given.positional), len(compiled.positional)
-    if count != expected:
-        raise _mismatch(
-            f"Number of positional arguments mismatch: expected {expected} arguments but got "
-            f"{count}."
-        )
-    for name, old, new in zip(compiled.names, compiled.positional, given.positional, strict=True):
-        _check_value(name, old, new)
-    _check_dict("named arguments", compiled.named, given.named, names_keys=False)
-
-
-def _check_value(name: str, old: Any, new: Any) -> None:
-    if type(old) is not type(new):
-        raise _mismatch(f"Type mismatch for {name}: expected {type(old)} but got {type(new)}.")
-    if isinstance(old, torch.Tensor):
-        _check_tensor(name, old, new)
-    elif find_parser(old) is not None or (isinstance(old, list) and flatten_tensors(old)):
-        _check_tuple(name, flatten_tensors(old), _in_order(name, old, new))
-    elif isinstance(old, tuple):
-        _check_tuple(name, old, new)
-    elif isinstance(old, dict):
-        _check_dict(name, old, new, names_keys=True)
-    elif not _is_equal(name, old, new):
-        raise _mismatch(f"Value mismatch for {name}: expected {old} but got {new}.")
-
-
-def _in_order(name: str, old: Any, new: Any) -> list[torch.Tensor]:
-    """Returns the tensors of `new` in the order of those of `old`."""
-    try:
-        return flatten_tensors(new, old)
-    except (LookupError, TypeError):
-        tensors = flatten_tensors(new)
-        if len(tensors) != len(flatten_tensors(old)):
-            return tensors
-        raise _mismatch(f"Keys mismatch for {name}: the containers within it differ.") from None
-
-
-def _check_tensor(name: str, old: torch.Tensor, new: torch.Tensor) -> None:
-    if old.dtype != new.dtype:
-        raise _mismatch(f"Data type mismatch for {name}: expected {old.dtype} but got {new.dtype}.")
-    if old.shape != new.shape:
-        is_rest = new.shape[:1] < old.shape[:1] and new.shape[1:] == old.shape[1:]
-        hint = " Of a loader, drop_last=True leaves out a smaller last batch." if is_rest else ""
-        raise _mismatch(
-            f"Shape mismatch for {name}: expected {old.shape} but got {new.shape}.{hint}"
-        )
-
-
-def _check_tuple(name: str, old: Sequence[Any], new: Sequence[Any]) -> None:
-    if len(old) != len(new):
-        raise _mismatch(
-            f"Length mismatch for {name}: expected {len(old)} elements but got {len(new)}."
-        )
-    for index, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
-        _check_value(f"{name}[{index}]", old_item, new_item)
-
-
-def _check_dict(name: str, old: dict[Any, Any], new: dict[Any, Any], names_keys: bool) -> None:
-    if old.keys() != new.keys():
-        faults = []
-        if extra := [str(key) for key in new if key not in old]:
-            faults.append(f"Unexpected arguments: {', '.join(extra)}.")
-        if missing := [str(key) for key in old if key not in new]:
-            faults.append(f"Missing arguments: {', '.join(missing)}.")
-        raise _mismatch(f"Keys mismatch for {name}: {' '.join(faults)}")
-    for key, value in old.items():
-        _check_value(f"{name}[{key}]" if names_keys else str(key), value, new[key])
-
-
-def _is_equal(name: str, old: Any, new: Any) -> bool:
-    if old is new:
-        return True
-    if isinstance(old, np.ndarray):
-        return old.dtype == new.dtype and np.array_equal(old, new, equal_nan=old.dtype.kind in "fc")
-    try:
-        # What is not itself, a NaN, stays what it was.
-        return bool(old == new) or bool(old != old and new != new)
-    except Exception as cause:
-        raise _mismatch(
-            f"Value mismatch for {name}: two values of type {type(old).__name__} cannot be "
-            f"compared ({cause}), so whether it is still the one of the compilation is not known. "
-            "Pass tensors, or the same object each time."
-        ) from cause
-
-
-def _mismatch(beginning: str) -> Error:
-    return make_error(
-        f"{beginning} This error occurred because the inputs passed at runtime don't match the "
-        "inputs the model was compiled for. To recompile, wrap the model anew with inferenceModel "
-        "or trainingModel, or call destroy() on this one and try again; "
-        f"{Topic.CHANGED_INPUTS}"
-    )
+def _is_left_unset(parameter: inspect.Parameter, given: dict[str, Any]) -> bool:
+    """Returns whether a parameter has its default; one that holds tensors is passed as an input."""
+    return parameter.name not in given and not flatten_tensors(parameter.default)

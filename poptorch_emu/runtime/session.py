@@ -33,7 +33,7 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 _ALONE = nullcontext()
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
-_NARROW = {torch.float64: torch.float32}
+_NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 class Session:
@@ -122,6 +122,11 @@ class Session:
                     tensor.data = value.to(tensor.dtype)
                 else:
                     tensor.copy_(value)
+
+    def read_variable(self, name: str) -> torch.Tensor:
+        """Returns a copy of the present value of a parameter or buffer."""
+        self.check_idle()
+        return self._read(self.executable.variables[name])
 
     def read_states(self) -> dict[str, torch.Tensor]:
         """Returns a copy of each state of the optimiser, by name."""

@@ -36,6 +36,13 @@ def is_on_ipu(values: Any) -> bool:
     return isinstance(values, (tuple, list)) and any(map(is_on_ipu, values))
 
 
+def is_fake_on_host(values: Any) -> bool:
+    """Returns whether a tensor among the values has no value yet and is on the CPU."""
+    if isinstance(values, (tuple, list)):
+        return any(map(is_fake_on_host, values))
+    return isinstance(values, FakeTensor) and values.fake_device.type == "cpu"
+
+
 def _device_of(tensor: torch.Tensor) -> torch.device:
     """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device

@@ -1,70 +1,17 @@
-"""Counters of batches, the buffers `num_batches_tracked` of norms: counted as PyTorch counts them.
-
-A counter is a buffer of integers, so it begins as a constant of the graph. Where `forward` only
-adds to it, no program needs it: the host counts what a micro-batch adds. Where `forward` computes
-with it (a cumulative average does), it is a variable of the device.
-"""
+"""Cumulative averages of batch norms, which compute with the counter `num_batches_tracked`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import fx
 from torch.nn.modules.batchnorm import SyncBatchNorm
 
-from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.graph import Graph, Source, SourceKind, source_of
-from poptorch_emu.ir.mutation import is_mutating, written_memory
 from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace.patches import patched
-from poptorch_emu.troubleshooting import Topic
-
-COUNTER = "num_batches_tracked"
-_ADDITIONS = (torch.ops.aten.add_.Tensor, torch.ops.aten.add_.Scalar)
-
-
-def is_counter(node: fx.Node) -> bool:
-    """Returns whether `node` is a counter of batches that is still a constant."""
-    if node.op != "placeholder" or source_of(node).kind is not SourceKind.CONSTANT:
-        return False
-    return source_of(node).name.rpartition(".")[2] == COUNTER
-
-
-def settle(
-    graph: Graph, returned: Collection[fx.Node], lines_that_read: Mapping[str, str]
-) -> dict[str, int]:
-    """Makes variables of the counters that `forward` computes with.
-
-    Args:
-        graph: the recorded `forward`.
-        returned: the nodes of what it returned.
-        lines_that_read: the user's line for each counter whose value was looked at while tracing.
-
-    Returns:
-        By how much a micro-batch raises each of the other counters.
-
-    Raises:
-        Error: the value of a counter was looked at before it was changed.
-    """
-    counters = [node for node in graph.sources if is_counter(node)]
-    if not counters:
-        return {}
-    written = set[fx.Node]().union(*map(written_memory, filter(is_mutating, graph.operations)))
-    counts = {}
-    for node in counters:
-        name, added = source_of(node).name, _added_to(node, returned)
-        if node in written and name in lines_that_read:
-            raise _looked_at(name, lines_that_read[name])
-        if added is None:
-            node.meta["source"] = Source(SourceKind.VARIABLE, name)
-            del graph.constants[name]
-        else:
-            counts[name] = added
-    return counts
 
 
 @contextmanager
@@ -97,26 +44,3 @@ def _averaging(forward: Any) -> Any:
         return result
 
     return averaged
-
-
-def _added_to(node: fx.Node, returned: Collection[fx.Node]) -> int | None:
-    """Returns the sum of the numbers that are added in place; `None` if anything else happens."""
-    total = 0
-    if node in returned:
-        return None
-    for user in node.users:
-        if user.target not in _ADDITIONS or user.args[0] is not node or user.kwargs:
-            return None
-        number, further = user.args[1], _added_to(user, returned)
-        if type(number) is not int or len(user.args) != 2 or further is None:
-            return None
-        total += number + further
-    return total
-
-
-def _looked_at(name: str, line: str) -> Exception:
-    return compiler_error(
-        f"forward looks at the value of {name} at {line}, and changes it afterwards: that value "
-        "only exists when the model runs. Compute with the tensor (torch.where, poptorch.cond) "
-        f"instead of int(), float(), item() or `if`; {Topic.PYTHON_CONTROL_FLOW}"
-    )

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
+from torch import fx
 
-from poptorch_emu.errors import compiler_error
-from poptorch_emu.torch_versions import engine_run_backward
+from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.ir.graph import Graph, record_of
+from poptorch_emu.torch_versions import OpOverload, engine_run_backward
 from poptorch_emu.troubleshooting import Topic
+
+# What autograd says of a value that it kept: its shape, and the function that made it.
+_CHANGED = re.compile(
+    r"modified by an inplace operation: \[\w+ \[(?P<shape>[\d, ]*)\]\]"
+    r"(?:, which is output \d+ of (?P<function>\w+))?"
+)
 
 
 def differentiate(
-    value: torch.Tensor, first_gradient: torch.Tensor, leaves: Sequence[torch.Tensor]
+    value: torch.Tensor,
+    first_gradient: torch.Tensor,
+    leaves: Sequence[torch.Tensor],
+    graph: Graph,
 ) -> tuple[torch.Tensor | None, ...]:
     """Returns the gradient of `value` for each leaf, `None` where it does not depend on it.
 
@@ -22,9 +34,11 @@ def differentiate(
         value: what is differentiated.
         first_gradient: where back-propagation starts, of the shape of `value`.
         leaves: that require a gradient.
+        graph: the operations of `forward`, whose lines an error names.
 
     Raises:
-        Error: `forward` has gone back through the graph already.
+        Error: `forward` has gone back through the graph already, or has changed a value that
+            backward needs.
     """
     keeps_graph = records_graph = False
     try:
@@ -38,6 +52,9 @@ def differentiate(
             accumulate_grad=False,
         )
     except RuntimeError as failure:
+        changed = _CHANGED.search(str(failure))
+        if changed is not None:
+            raise _changed_in_place(changed, graph) from failure
         if "backward through the graph a second time" not in str(failure):
             raise
         raise compiler_error(
@@ -46,3 +63,30 @@ def differentiate(
             f"write backward(retain_graph=True); {Topic.EXPLICIT_BACKWARD}"
         ) from failure
     return gradients
+
+
+def _changed_in_place(found: re.Match[str], graph: Graph) -> Error:
+    """Returns the error for a value that autograd kept, and that `forward` changed later."""
+    shape = [int(size) for size in re.findall(r"\d+", found["shape"])]
+    changes = [
+        node
+        for node in graph.operations
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+    ]
+    whole = [node for node in changes if list(_changed(node).shape) == shape]
+    # Otherwise a part of the value was changed, by a view of it.
+    lines = {record_of(node).source: None for node in whole or changes if record_of(node).source}
+    places = " or ".join([*lines][:3]) or "an unknown line"
+    maker = f" that {found['function']} computed" if found["function"] else ""
+    return compiler_error(
+        f"backward needs a value of shape {shape}{maker}, which forward "
+        f"changes in place afterwards, at {places}. PyTorch refuses it, too. Make a new tensor "
+        "there, as x = x * 2 in place of x *= 2 and inplace=False in place of inplace=True, or "
+        "change a clone()."
+    )
+
+
+def _changed(node: fx.Node) -> torch.Tensor:
+    value = node.meta["val"]
+    tensor: torch.Tensor = value if isinstance(value, torch.Tensor) else value[0]
+    return tensor

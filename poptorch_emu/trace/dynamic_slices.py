@@ -15,10 +15,11 @@ from torch import fx
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.mutation import memory_sharers, shares_memory, written_values
-from poptorch_emu.trace import regions
+from poptorch_emu.trace import masked_rows, regions
 from poptorch_emu.trace.known_values import ancestors, known_value
-from poptorch_emu.trace.recorder import Recorder
+from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.value_guards import hint
 from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
@@ -74,12 +75,14 @@ def positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.T
     return (start.reshape(()).to(torch.int64) + offsets) % length
 
 
-def take(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+def take(tensor: torch.Tensor, index: Any) -> Any:
     """Returns `tensor[index]`; numbers and bounds of slices may be tensors on the device (exact).
 
     Raises:
         Error: the size of a slice depends on data, or it does not fit its axis.
     """
+    if masked_rows.is_unknown_mask(index):
+        return masked_rows.MaskedRows.of(tensor, index)
     items = _items(index)
     if not any(map(_is_dynamic, items)):
         return tensor[index]
@@ -101,6 +104,9 @@ def put(tensor: torch.Tensor, index: Any, value: Any) -> None:
     Raises:
         Error: the size of a slice depends on data, or it does not fit its axis.
     """
+    if isinstance(value, masked_rows.MaskedRows):
+        value.put(tensor, index)
+        return
     items = _items(index)
     number = next((number for number, item in enumerate(items) if _is_dynamic(item)), None)
     if number is None:
@@ -191,12 +197,32 @@ def _positions_of(item: slice, length: int) -> torch.Tensor:
     check_step(step)
     start, stop = item.start, item.stop
     if not isinstance(start, torch.Tensor) or stop is None:
-        raise _size_depends_on_data()
+        return _read_positions(item, length)
     size = _sum_of(stop).plus(_sum_of(start), -1)
     if size.terms or _are_of_several_times(start, stop):
-        raise _size_depends_on_data()
+        return _read_positions(item, length)
     check_size(size.constant, length)
     return positions(start, size.constant, step, length)
+
+
+def _read_positions(item: slice, length: int) -> torch.Tensor:
+    """Returns the positions of a slice whose bounds are read while the model is traced.
+
+    Raises:
+        Error: a bound cannot be read.
+    """
+    start, stop = _read_bound(item.start), _read_bound(item.stop)
+    first, last, step = slice(start, stop, item.step).indices(length)
+    return torch.arange(first, max(first, last), step, device=IPU)
+
+
+def _read_bound(bound: torch.Tensor | int | None) -> int | None:
+    if not isinstance(bound, torch.Tensor):
+        return bound
+    value = regions.current().recorder.known.value(bound)
+    if value is None:
+        raise _size_depends_on_data()
+    return int(value)
 
 
 def _note_put_back(value: Any) -> None:
@@ -220,7 +246,8 @@ def _size_depends_on_data() -> Error:
     return compiler_error(
         f"The size of a slice depends on data at {user_source()}: its start and stop must differ "
         "by a number that is known while the model is traced, as in x[t : t + 4]. Use that form, "
-        f"or poptorch.dynamic_slice(x, dim, start, size, step); {Topic.DATA_DEPENDENT_SHAPE}"
+        f"or poptorch.dynamic_slice(x, dim, start, size, step). {hint()}; "
+        f"{Topic.DATA_DEPENDENT_SHAPE}"
     )
 
 

@@ -41,6 +41,16 @@ class FakeMaker:
                 like = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         return self.wrap(mode, like)
 
+    def laid(self, mode: FakeTensorMode, results: Any, strides: Sequence[Sequence[int]]) -> Any:
+        """Returns new fakes like the results of an operation, with other strides."""
+        is_one = not isinstance(results, (tuple, list))
+        rest = iter(strides)
+        made = [
+            each if each is None else self.empty(mode, each.shape, each.dtype, next(rest))
+            for each in ([results] if is_one else results)
+        ]
+        return made[0] if is_one else tuple(made)
+
     def wrap(self, mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
         """Returns a fake tensor with metadata and memory of `like`, which is a meta tensor."""
         if self._mode is not mode:

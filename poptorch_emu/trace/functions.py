@@ -19,9 +19,14 @@ from poptorch_emu.torch_versions import (
     disable_current_modes,
     pytree,
 )
-from poptorch_emu.trace import higher_order, library_operators
+from poptorch_emu.trace import higher_order, host_moves, library_operators
 from poptorch_emu.trace.autocast import Autocast
-from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, call_loss
+from poptorch_emu.trace.loss_functions import (
+    LOSS_FUNCTIONS,
+    LOSS_OPERATORS,
+    call_loss,
+    call_loss_operator,
+)
 from poptorch_emu.trace.recorder import IPU
 from poptorch_emu.trace.static_forms import STATIC_FORMS
 
@@ -46,6 +51,13 @@ _FACTORIES = frozenset(
         torch.tril_indices,
         torch.triu_indices,
         torch.scalar_tensor,
+        torch.bartlett_window,
+        torch.blackman_window,
+        torch.hamming_window,
+        torch.hann_window,
+        torch.kaiser_window,
+        torch.fft.fftfreq,
+        torch.fft.rfftfreq,
     }
 )
 
@@ -79,12 +91,14 @@ class FunctionMode(TorchFunctionMode):
             return _constant(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
             return call_loss(func, args, kwargs)
+        if func in LOSS_OPERATORS:
+            return call_loss_operator(func, args, kwargs)
         if library_operators.takes(func, args, kwargs):
             return library_operators.call(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
             with self:  # What it calls is the user's.
                 return higher_order.call(func, args, kwargs)
-        return STATIC_FORMS.get(func, func)(*args, **kwargs)
+        return host_moves.call(STATIC_FORMS.get(func, func), args, kwargs)
 
     def _ipu_for(self, name: str) -> torch.device:
         """Returns the device of factories that are told none; says so of each function once."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from poptorch_emu.object_parts import attributes_of
 from poptorch_emu.trace.source_line import is_users_file
 
 _Cached = type(functools.cache(len))
@@ -157,15 +158,7 @@ def contents_of(holder: Any) -> Iterator[tuple[Any, Any]]:
 
 def _attributes(holder: Any) -> dict[str, Any]:
     """Returns the attributes of an instance or class itself, those in slots too."""
-    if isinstance(holder, type):
-        return dict(vars(holder))
-    found = dict(getattr(holder, "__dict__", {}))
-    for cls in type(holder).__mro__:
-        names = vars(cls).get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else names:
-            if name not in ("__dict__", "__weakref__") and hasattr(holder, name):
-                found[name] = getattr(holder, name)
-    return found
+    return dict(vars(holder)) if isinstance(holder, type) else attributes_of(holder)
 
 
 def _path(link: _Link) -> str:

@@ -6,13 +6,15 @@ tensor of the host that meets tensors of the device is a constant.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from poptorch_emu.errors import Error
 from poptorch_emu.torch_versions import FakeTensor, pytree
-from poptorch_emu.trace import refusal
+from poptorch_emu.trace import host_writes, refusal
 from poptorch_emu.trace.left_tensors import is_left_by_trace
 from poptorch_emu.trace.leniency import tolerate
 
@@ -20,6 +22,9 @@ aten = torch.ops.aten
 _IPU = torch.device("ipu:0")
 _STAYS = "Here the tensor stays on the IPU."
 _CONSTANT = "Here it is uploaded as a constant, with the values it has now, and is not trained."
+
+# PyTorch's functions have no common text for this.
+_ABOUT_DEVICES = re.compile(r"\bdevices?\b|DeviceType", re.IGNORECASE)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -54,6 +59,52 @@ def staying(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Argu
             tolerate("move", refusal.moves_to_cpu(args[0]), _STAYS)
             return args, {**kwargs, "device": _IPU}
     return args, dict(kwargs)
+
+
+def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Returns what a function of PyTorch returns; its operands may be on two devices.
+
+    The recorder uploads operands of single operations. Functions that consist of several operations
+    may compare the devices of their arguments before they call the first one.
+
+    Raises:
+        Error: an operand of the host would be trained.
+    """
+    try:
+        return func(*args, **kwargs)
+    except (Error, RuntimeError) as failure:
+        given = (args, dict(kwargs))
+        if not _are_on_two_devices(given) or not _is_about_devices(failure, given):
+            raise
+    _check_not_written(func, args, kwargs)
+    args, kwargs = with_constants(func, args, kwargs, lambda value: value.to(_IPU))
+    return func(*args, **kwargs)
+
+
+def _check_not_written(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Refuses functions that would write into a tensor of the host: `out=`, and those in place."""
+    name = getattr(func, "__name__", "")
+    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(
+        ("__i", "__setitem__")
+    )
+    written = [*pytree.tree_leaves(kwargs.get("out")), *(args[:1] if is_in_place else ())]
+    for value in written:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            raise host_writes.refusal(value)
+
+
+def _is_about_devices(failure: Error | RuntimeError, given: Any) -> bool:
+    """Returns whether a function failed because its operands are on two devices."""
+    if isinstance(failure, Error):
+        return host_writes.is_of_temporary(failure, given)
+    return bool(_ABOUT_DEVICES.search(str(failure)))
+
+
+def _are_on_two_devices(values: Any) -> bool:
+    leaves = pytree.tree_leaves(values)
+    return len({each.device.type for each in leaves if isinstance(each, torch.Tensor)}) > 1
 
 
 def with_constants(

@@ -24,6 +24,7 @@ aten = torch.ops.aten
 _OVERWRITING = (aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
 
 _WRITES = "writes into"
+_TENSOR = "tensor_of_host"
 
 
 class HostWrites:
@@ -67,6 +68,15 @@ class HostWrites:
         self._constants.add(_memory(value))
 
 
+def is_of_temporary(error: Error, given: Any) -> bool:
+    """Returns whether `error` is about a tensor of the host that is in no memory of `given`.
+
+    A function of PyTorch makes such a tensor for itself and then writes into it.
+    """
+    written = getattr(error, _TENSOR, None)
+    return written is not None and _memory(written) not in map(_memory, _host_tensors(given))
+
+
 def check_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Checks that an operation on the device writes into no tensor of the host.
 
@@ -108,7 +118,9 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def refusal(tensor: torch.Tensor) -> Error:
     """Returns the error for a tensor of the host that is given values of the IPU."""
-    return _refusal(tensor, user_source(), "writes values of the IPU into")
+    error = _refusal(tensor, user_source(), "writes values of the IPU into")
+    setattr(error, _TENSOR, tensor)
+    return error
 
 
 def _refusal(tensor: torch.Tensor, line: str, what: str) -> Error:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.graph import Graph
 from poptorch_emu.ir.mutation import is_mutating, written_memory
 from poptorch_emu.torch_versions import FakeTensor, disable_current_modes, pytree
 from poptorch_emu.trace.host_backed import HostBacked
-from poptorch_emu.trace.known_values import known_value, read_counters
+from poptorch_emu.trace.known_values import changed_state, known_value, read_state
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.source_line import user_source
 
@@ -24,22 +25,36 @@ def host_value(tensor: torch.Tensor) -> torch.Tensor | None:
     return constant
 
 
+# Reads the value of a node that depends on inputs, or returns `None`.
+Read = Callable[[Graph, fx.Node], torch.Tensor | None]
+
+
+def reads_nothing(graph: Graph, node: fx.Node) -> torch.Tensor | None:
+    """Leaves what depends on inputs unknown."""
+    return None
+
+
 class KnownTensors:
-    """Tells the values that depend on constants alone.
+    """Tells the values that depend on constants alone, and others as far as they may be read.
 
     Attributes:
-        lines_that_read: the user's line for each counter of batches that was looked at.
+        lines_that_read: the user's line for each buffer of integers whose value was read.
     """
 
     def __init__(
-        self, scopes: Sequence[Scope], check_constant: Callable[[torch.Tensor], None]
+        self,
+        scopes: Sequence[Scope],
+        check_constant: Callable[[torch.Tensor], None],
+        read: Read = reads_nothing,
     ) -> None:
         """Knows the tensors of `scopes`.
 
         Args:
             scopes: the outermost graph, and those of the bodies that are open.
             check_constant: raises for a tensor of the host that may be no constant.
+            read: of the outermost graph.
         """
+        self._read = read
         self._scopes = scopes
         self._check_constant = check_constant
         self.lines_that_read: dict[str, str] = {}
@@ -84,13 +99,19 @@ class KnownTensors:
             found += map(to_tensor, numbers)
         return found
 
+    def changed_state(self, tensor: torch.Tensor) -> list[str]:
+        """Returns the buffers of integers that `forward` changed before it read `tensor`."""
+        found = ((scope.graph, scope.find(tensor)) for scope in reversed(self._scopes))
+        graph, node = next(((g, node) for g, node in found if node is not None), (None, None))
+        return [] if graph is None or node is None else changed_state(graph, node)
+
     def _value_in(self, depth: int, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the value of a tensor of a scope or of those around it."""
         scope = self._scopes[depth]
         node = scope.find(tensor)
         if node is None:
             return self._value_in(depth - 1, tensor) if depth else None
-        for name in read_counters(scope.graph, node):
+        for name in read_state(scope.graph, node):
             self.lines_that_read.setdefault(name, user_source())
 
         def value_of(source: fx.Node) -> torch.Tensor | None:
@@ -99,7 +120,8 @@ class KnownTensors:
                 return None
             return self._value_in(depth - 1, captured)
 
-        return known_value(scope.graph, node, value_of)
+        value = known_value(scope.graph, node, value_of)
+        return self._read(scope.graph, node) if value is None and not depth else value
 
 
 def _is_written(scope: Scope, source: fx.Node) -> bool:

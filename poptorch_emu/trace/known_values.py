@@ -18,7 +18,8 @@ from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.torch_versions import OpOverload, disable_current_modes
-from poptorch_emu.trace.batch_counters import is_counter
+from poptorch_emu.trace.decided_draws import decided
+from poptorch_emu.trace.integer_state import is_integer_state
 
 aten = torch.ops.aten
 ValueOfSource = Callable[[fx.Node], torch.Tensor | None]
@@ -46,8 +47,8 @@ def known_value(
         node: an operation or source of it.
         value_of: tells the values of sources that are no constants, as far as they may be used.
     """
-    needed = _sources_of_value(graph, node)
-    if any(_is_unknown(each) or _is_counting(each) for each in needed):
+    needed = sources_of_value(graph, node)
+    if not all(map(is_known_to_hosts, needed)):
         return None
     sources = {each: _value_of_source(graph, each, value_of) for each in needed if _is_source(each)}
     if any(value is None for value in sources.values()):
@@ -60,6 +61,9 @@ def known_value(
             if _is_source(each):  # A copy: it may be changed in place.
                 values[each] = sources[each].clone()
                 continue
+            if (truth := decided(each)) is not None:
+                values[each] = torch.full(each.meta["val"].shape, truth)
+                continue
             if each.target in _OF_A_SHAPE:
                 like = each.all_input_nodes[0]
                 form = like.meta["val"]
@@ -69,7 +73,7 @@ def known_value(
     return result
 
 
-def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
+def sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
     """Returns `node`, what its value depends on, and what changes any of that in place."""
     needed = _read_by(node)
     writers = {each: written_memory(each) for each in graph.operations if is_mutating(each)}
@@ -84,8 +88,13 @@ def _sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
-    """Returns `node` and what its value depends on, shapes left out."""
-    return ancestors(node, lambda each: [] if each.target in _OF_A_SHAPE else each.all_input_nodes)
+    """Returns `node` and what its value depends on, shapes and decided draws left out."""
+    return ancestors(
+        node,
+        lambda each: (
+            [] if reads_shape_only(each) or decided(each) is not None else each.all_input_nodes
+        ),
+    )
 
 
 def ancestors(
@@ -103,14 +112,27 @@ def ancestors(
     return found
 
 
-def read_counters(graph: Graph, node: fx.Node) -> list[str]:
-    """Returns the names of the counters of batches that a known value depends on."""
-    return [source_of(e).name for e in _sources_of_value(graph, node) if is_counter(e)]
+def reads_shape_only(node: fx.Node) -> bool:
+    """Returns whether an operation reads the shapes of its arguments, and no values."""
+    return node.target in _OF_A_SHAPE
 
 
-def _is_counting(node: fx.Node) -> bool:
-    """Returns whether `node` changes a counter, which does so in every micro-batch."""
-    return is_mutating(node) and any(map(is_counter, written_memory(node)))
+def read_state(graph: Graph, node: fx.Node) -> list[str]:
+    """Returns the names of the buffers of integers that a value depends on."""
+    needed = sources_of_value(graph, node)
+    return [source_of(each).name for each in needed if is_integer_state(each)]
+
+
+def changed_state(graph: Graph, node: fx.Node) -> list[str]:
+    """Returns the names of the buffers of integers that were changed before `node` reads them."""
+    writers = filter(is_mutating, sources_of_value(graph, node))
+    changed = (each for writer in writers for each in written_memory(writer))
+    return [source_of(each).name for each in changed if is_integer_state(each)]
+
+
+def _changes_state(node: fx.Node) -> bool:
+    """Returns whether `node` changes a buffer of integers, which it does in every micro-batch."""
+    return is_mutating(node) and any(map(is_integer_state, written_memory(node)))
 
 
 def _is_source(node: fx.Node) -> bool:
@@ -121,6 +143,11 @@ def _value_of_source(graph: Graph, node: fx.Node, value_of: ValueOfSource) -> An
     if source_of(node).kind is SourceKind.CONSTANT:
         return graph.constants[source_of(node).name]
     return value_of(node)
+
+
+def is_known_to_hosts(node: fx.Node) -> bool:
+    """Returns whether the host could compute `node` as every micro-batch does."""
+    return not _is_unknown(node) and not _changes_state(node)
 
 
 def _is_unknown(node: fx.Node) -> bool:

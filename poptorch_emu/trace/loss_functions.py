@@ -7,7 +7,7 @@ loss, with class weights and smoothed labels too, which PopTorch refuses and tra
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,6 +29,35 @@ def call_loss(func: LossFunction, args: tuple[Any, ...], kwargs: Mapping[str, An
     if special is not None:
         return special(_bound(func, args, kwargs))
     return _marked(func(*args, **kwargs), func)
+
+
+def call_loss_operator(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Returns what `func`, one of `LOSS_OPERATORS`, computes, after marking the loss.
+
+    A module of an exported program calls operators, where its source called functions.
+
+    Raises:
+        Error: the device has no such form of the loss.
+    """
+    name = LOSS_OPERATORS[func]
+    arguments = dict(zip(_argument_names(name), args, strict=False)) | dict(kwargs)
+    if "self" in arguments:
+        arguments["input"] = arguments.pop("self")
+    if isinstance(arguments.get("reduction"), int):
+        arguments["reduction"] = _REDUCTIONS[arguments["reduction"]]
+    if "out" in arguments or (name == "kl_div" and arguments.get("reduction") == "sum"):
+        # A sum of kl_div is divided by the number of rows afterwards in an exported program.
+        return func(*args, **kwargs)
+    value = call_loss(_OPERATORS[name], (), arguments)
+    return (value, *func(*args, **kwargs)[1:]) if name.endswith("_forward") else value
+
+
+def _argument_names(operator: str) -> list[str]:
+    packet = getattr(torch.ops.aten, operator)
+    schema = getattr(packet, packet.overloads()[0])._schema
+    return [argument.name for argument in schema.arguments]
 
 
 def _bound(
@@ -105,3 +134,38 @@ LOSS_FUNCTIONS: frozenset[LossFunction] = frozenset(
         F.multilabel_soft_margin_loss,
     }
 )
+
+# By the number that an operator is given.
+_REDUCTIONS = ("none", "mean", "sum")
+# The functions that compute these losses, by the operator's name.
+_OPERATORS: dict[str, LossFunction] = {
+    "cross_entropy_loss": F.cross_entropy,
+    **dict.fromkeys(("nll_loss", "nll_loss2d", "nll_loss_nd"), F.nll_loss),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), F.nll_loss),
+    **{
+        name: getattr(F, name)
+        for name in (
+            *("l1_loss", "mse_loss", "smooth_l1_loss", "soft_margin_loss", "kl_div", "ctc_loss"),
+            *("hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss"),
+            *("binary_cross_entropy", "binary_cross_entropy_with_logits", "poisson_nll_loss"),
+            "triplet_margin_loss",
+        )
+    },
+}
+
+
+def _callables(operator: str) -> Iterator[Callable[..., Any]]:
+    """Yields what a program may call to run an operator."""
+    packet = getattr(torch.ops.aten, operator)
+    yield packet
+    for overload in packet.overloads():
+        yield getattr(packet, overload)
+    for home in (torch, torch._C._nn):
+        if hasattr(home, operator):
+            yield getattr(home, operator)
+
+
+# The same losses as operators, and the operators' names.
+LOSS_OPERATORS: dict[Callable[..., Any], str] = {
+    each: name for name in _OPERATORS for each in _callables(name)
+}

@@ -16,7 +16,11 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.log import logger
-from poptorch_emu.torch_versions import BatchNorm
+from poptorch_emu.torch_versions import (
+    BatchNorm,
+    DisableTorchFunctionSubclass,
+    disable_current_modes,
+)
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.troubleshooting import Topic
 
@@ -140,6 +144,21 @@ def note_stand_in(fake: torch.Tensor, value: torch.Tensor) -> None:
     _host_values[id(fake)] = value
 
 
+def resize_host(fake: torch.Tensor, size: int, fill: float | None = None) -> torch.Tensor:
+    """Within a trace, gives the host's tensor of a buffer another size and returns that tensor.
+
+    Args:
+        fake: stand-in of the buffer, which has one dimension.
+        size: new number of elements.
+        fill: new value of all elements; by default that of the first one, or zero.
+    """
+    value = _host_values[id(fake)]
+    with DisableTorchFunctionSubclass(), disable_current_modes(), torch.no_grad():
+        if fill is None:
+            fill = value[0].item() if value.numel() else 0
+        return value.resize_(size).fill_(fill)
+
+
 @contextmanager
 def on_host(module: object) -> Iterator[None]:
     """Within a trace, gives `module` its own tensors back for a while."""
@@ -205,23 +224,37 @@ def on_ipu(
 
 def reassigned_buffers(
     model: torch.nn.Module, fakes: Mapping[str, torch.Tensor]
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Returns each buffer of a batch norm in whose place `forward` put another tensor, and that.
+) -> dict[str, torch.Tensor]:
+    """Returns the values that `forward` assigned to buffers and that are kept, by name.
 
     Args:
         model: within `on_ipu`.
         fakes: what that yielded.
     """
-    buffers = (
-        (name, module._buffers[key])
-        for name, module, kind, key in _slots(model)
-        if kind == "_buffers" and name in fakes and isinstance(module, BatchNorm)
-    )
     return {
-        name: (fakes[name], value)
-        for name, value in buffers
-        if value is not None and value is not fakes[name] and value.shape == fakes[name].shape
+        name: value
+        for name, module, kind, key in _slots(model)
+        if kind == "_buffers" and name in fakes
+        for value in [module._buffers[key]]
+        if value is not None and value is not fakes[name] and _is_kept(module, value, fakes[name])
     }
+
+
+def replace_buffer(model: torch.nn.Module, name: str, value: torch.Tensor | None) -> None:
+    """Gives the host's model another tensor as a buffer, under each of the buffer's names."""
+    path, _, key = name.rpartition(".")
+    buffers = model.get_submodule(path)._buffers
+    old = buffers[key]
+    for _, module, kind, other in list(_slots(model)):
+        if kind == "_buffers" and module._buffers[other] is old:
+            module._buffers[other] = value
+
+
+def _is_kept(module: torch.nn.Module, value: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Returns whether the device keeps what was assigned to a buffer."""
+    if isinstance(module, BatchNorm):
+        return value.shape == fake.shape
+    return value.dtype == fake.dtype
 
 
 def keep_hooks(tensor: HostTensor, fake: torch.Tensor) -> None:
@@ -292,16 +325,16 @@ def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.
             f"there, and delete it after the call; {Topic.REASSIGNED_STATE}"
         )
     value = getattr(module, kind)[key]
-    is_written_back = (
-        what == "Buffer"
-        and isinstance(module, BatchNorm)
-        and value is not None
-        and value.shape == fake.shape
-    )
+    is_written_back = what == "Buffer" and value is not None and _is_kept(module, value, fake)
     if value is fake or is_written_back:
         return ""
+    return reassigned(what, name)
+
+
+def reassigned(what: str, name: str) -> str:
+    """Returns PopTorch's words for a parameter or buffer that `forward` assigned."""
     return (
         f"{what} {name} is reassigned within the model when calling the forward method. Change it "
-        f'in place instead: "self.{key}.copy_(src)", where src is the tensor with the new values; '
-        f"{Topic.REASSIGNED_STATE}"
+        f'in place instead: "self.{name.rpartition(".")[2]}.copy_(src)", where src is the tensor '
+        f"with the new values; {Topic.REASSIGNED_STATE}"
     )

@@ -1,7 +1,9 @@
 """What the device makes of types that it does not have, while a model is traced.
 
 Source: PopTorch's numeric types: float64 becomes float32; int64 stays int64 here, but a constant
-must fit int32, as which it would leave the device; bfloat16 and complex numbers do not exist.
+must fit int32, as which it would leave the device; bfloat16 does not exist. Complex numbers do not
+exist there either, but are computed here; complex128 becomes complex64. A parameter cannot be
+complex, because the formulas of the optimisers are those of real numbers.
 float8 types are younger than PopTorch, which knows none.
 """
 
@@ -26,8 +28,6 @@ _INT64 = torch.iinfo(torch.int64)
 UNSUPPORTED = {
     torch.bfloat16: ("BFloat16", "Half"),
     torch.complex32: ("ComplexHalf", "Half"),
-    torch.complex64: ("ComplexFloat", "Float"),
-    torch.complex128: ("ComplexDouble", "Float"),
     torch.float8_e4m3fn: ("Float8_e4m3fn", "Half"),
     torch.float8_e4m3fnuz: ("Float8_e4m3fnuz", "Half"),
     torch.float8_e5m2: ("Float8_e5m2", "Half"),
@@ -44,7 +44,18 @@ _ON_IPU = {
     **{dtype: dtype for dtype in (torch.float32, torch.float16, torch.bool, torch.uint8)},
     **{dtype: dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)},
     torch.float64: torch.float32,
+    torch.complex64: torch.complex64,
+    torch.complex128: torch.complex64,
 }
+_WIDE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+_WIDE_NAMES = {
+    torch.float64: ("Double", "Float"),
+    torch.complex128: ("ComplexDouble", "ComplexFloat"),
+}
+_PARTS = (
+    "Keep its real and imaginary parts as one parameter, nn.Parameter(torch.view_as_real(value)), "
+    "and compute in forward with torch.view_as_complex(parameter), which trains the same numbers"
+)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -72,21 +83,26 @@ class Narrowing:
                 args = (narrowed_constant(value), *args[1:])
             dtype = dtype or value.dtype
             refuse(dtype)
-        if dtype is torch.float64:
-            kwargs["dtype"] = torch.float32
-            self._report()
+        if dtype in _WIDE:
+            kwargs["dtype"] = _WIDE[dtype]
+            self._report(dtype)
         return args, kwargs
 
-    def _report(self) -> None:
+    def _report(self, dtype: torch.dtype) -> None:
         self._num_tensors += 1
         source = user_source()
         if source not in self._reported:
             self._reported.add(source)
+            wide, narrow = _WIDE_NAMES[dtype]
             compiler_logger.warning(
-                "Type coerced from Double to Float for tensor id %d, made at %s: the device has no "
-                "float64. Ask for torch.float32 there; %s",
+                "Type coerced from %s to %s for tensor id %d, made at %s: the device has no %s. "
+                "Ask for %s there; %s",
+                wide,
+                narrow,
                 self._num_tensors,
                 source,
+                str(dtype).removeprefix("torch."),
+                _WIDE[dtype],
                 Topic.FLOAT64,
             )
 
@@ -143,18 +159,25 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def type_on_ipu(dtype: torch.dtype) -> torch.dtype:
+def type_on_ipu(dtype: torch.dtype, name: str, *, is_parameter: bool = False) -> torch.dtype:
     """Returns the type that an input, parameter or buffer has on the device.
+
+    Args:
+        dtype: type on the host.
+        name: the tensor's name for messages.
+        is_parameter: whether the tensor may be trained.
 
     Raises:
         Error: the device has none for it.
     """
-    if dtype not in _ON_IPU:
+    is_complex_parameter = is_parameter and dtype.is_complex
+    if dtype not in _ON_IPU or is_complex_parameter:
         has_fractions = dtype.is_floating_point or dtype.is_complex
+        instead = "torch.float32 or torch.float16" if has_fractions else "torch.int32"
+        cast = f"Please cast to {instead} before the tensor goes to the device"
         raise compiler_error(
-            f"Unsupported tensor input type from pytorch: {dtype}. Please cast to "
-            f"{'torch.float32 or torch.float16' if has_fractions else 'torch.int32'} before the "
-            f"tensor goes to the device; {Topic.UNSUPPORTED_TYPE}"
+            f"Unsupported tensor input type from pytorch: {dtype}, that of {name}. "
+            f"{_PARTS if is_complex_parameter else cast}; {Topic.UNSUPPORTED_TYPE}"
         )
     return _ON_IPU[dtype]
 

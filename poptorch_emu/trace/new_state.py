@@ -26,7 +26,7 @@ ToFake = Callable[[HostTensor], torch.Tensor]
 @contextmanager
 def adopted(
     model: torch.nn.Module, fakes: dict[str, torch.Tensor], value_of: ValueOf, to_fake: ToFake
-) -> Iterator[None]:
+) -> Iterator[Callable[[str, torch.Size], torch.Tensor | None]]:
     """Makes what `forward` registers in the context a part of the model, or refuses it.
 
     Args:
@@ -34,6 +34,10 @@ def adopted(
         fakes: these by name; those of new buffers are added.
         value_of: tells the value of a stand-in, `None` if it is not known.
         to_fake: makes the stand-in of a parameter or buffer.
+
+    Yields:
+        A function that returns the first value of some shape that `forward` assigned to a buffer,
+        if that value is known.
     """
     state = _State(model, fakes, value_of, to_fake)
     handles = (
@@ -42,7 +46,7 @@ def adopted(
         registration.register_module_module_registration_hook(state.take_module),
     )
     try:
-        yield
+        yield state.first_assigned
     finally:
         for handle in handles:
             handle.remove()
@@ -60,10 +64,20 @@ class _State:
         self._fakes, self._value_of, self._to_fake = fakes, value_of, to_fake
         self._names = {id(module): name for name, module in model.named_modules()}
         self._new: list[tuple[torch.nn.Module, str, str, torch.Tensor]] = []
+        self._assigned: dict[str, list[torch.Tensor]] = {}
+
+    def first_assigned(self, name: str, shape: torch.Size) -> torch.Tensor | None:
+        """Returns the first value of a shape that was assigned to a buffer, if it is known."""
+        found = (value for value in self._assigned.get(name, ()) if value.shape == shape)
+        value = next(found, None)
+        known = self._value_of(value) if isinstance(value, FakeTensor) else value
+        return None if known is None else known.detach().clone()
 
     def take_buffer(self, module: torch.nn.Module, key: str, value: Any) -> Any:
         """Returns the stand-in of a new buffer; for all else, nothing."""
         is_new = module._buffers.get(key) is None and isinstance(value, torch.Tensor)
+        if not is_new and id(module) in self._names and isinstance(value, torch.Tensor):
+            self._assigned.setdefault(self._name(module, key), []).append(value)
         if id(module) not in self._names or not is_new or self._is_known(value):
             return None
         name = self._name(module, key)

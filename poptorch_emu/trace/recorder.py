@@ -28,16 +28,17 @@ from poptorch_emu.torch_versions import (
     disable_current_modes,
     pytree,
 )
-from poptorch_emu.trace import refusal, result_types
-from poptorch_emu.trace.argument_devices import is_host_only, is_on_ipu
+from poptorch_emu.trace import integer_state, refusal, result_types
+from poptorch_emu.trace.argument_devices import is_fake_on_host, is_host_only, is_on_ipu
 from poptorch_emu.trace.host_backed import HostBacked, check_not_written
 from poptorch_emu.trace.host_moves import staying, with_constants
 from poptorch_emu.trace.host_writes import HostWrites, check_arguments
 from poptorch_emu.trace.index_types import widened
-from poptorch_emu.trace.known_tensors import KnownTensors, host_value
+from poptorch_emu.trace.known_tensors import KnownTensors, Read, host_value, reads_nothing
 from poptorch_emu.trace.recorded_scope import Scope
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.value_checks import outcome_of_check, warn_of_assertion
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
@@ -86,6 +87,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         known: the values of tensors that it tells.
+        memo: what is known about results.
+        equals: answers `torch.equal` for the time of a function of PyTorch that checks its data.
     """
 
     @classmethod
@@ -100,6 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         narrow: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Arguments] = as_given,
         memo: ResultMemo | None = None,
         check_constant: Callable[[torch.Tensor], None] = lambda _: None,
+        read: Read = reads_nothing,
     ) -> None:
         """Records into `graph`.
 
@@ -109,18 +113,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             narrow: changes the arguments of an operation before it runs.
             memo: what is known about results; a new one knows nothing.
             check_constant: raises for a tensor of the host that may be no constant.
+            read: reads a value that depends on inputs, if that is allowed.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
         self.origin = origin
         self._scopes = [Scope(graph)]
-        self._memo = memo or ResultMemo(IPU)
+        self.memo = memo or ResultMemo(IPU)
         self._check_constant = check_constant
         self._host_writes = HostWrites()
-        self.known = KnownTensors(self._scopes, check_constant)
+        self.known = KnownTensors(self._scopes, check_constant, read)
         # What an operation failed with, which TorchScript's interpreter does not pass on.
         self.failure: Exception | None = None
         self._thread = threading.get_ident()
+        self.equals: Callable[[torch.Tensor], bool] | None = None
         # A tensor on the host becomes another constant when it has been changed since.
         self._version_of: dict[int, int | None] = {}
 
@@ -237,9 +243,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is aten.index.Tensor:
                 args = (args[0], self.known.places(args[1], self._add_constant))
         if func in refusal.READS_A_VALUE or func in _OF_DYNAMIC_SHAPE:
+            if self.equals is not None and func is aten.equal.default:
+                return self.equals(args[0])
             known = self.known.values(args)
             if known is not None:
                 return self._computed_now(func, known, kwargs)
+            if (outcome := outcome_of_check(func)) is not None:
+                return outcome
+            for name in self.known.changed_state(args[0]):
+                raise integer_state.reads_changed(name)
         refusal.check(func, args)
         args, kwargs = staying(func, args, kwargs)
         args, kwargs = widened(func, args, kwargs, self._cast)
@@ -264,7 +276,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Error: that cannot be said before the model runs.
         """
         try:
-            return self._memo.run(func, args, kwargs)
+            result = self.memo.run(func, args, kwargs)
+            if is_fake_on_host(result):
+                # PyTorch's rule for convolutions, for example, only looks at the first operand.
+                raise FakeTensorDeviceMismatchError(func, IPU, torch.device("cpu"))
+            return result
         except DataDependentOutputException:
             raise refusal.reads_value(func) from None
         except DynamicOutputShapeException:
@@ -296,7 +312,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_constant(self, value: torch.Tensor) -> torch.Tensor:
         """Returns a tensor on the IPU whose value is a constant of the graph."""
         form = {"dtype": value.dtype, "device": IPU}
-        fake: torch.Tensor = self._memo.run(aten.empty.memory_format, (list(value.shape),), form)
+        fake: torch.Tensor = self.memo.run(aten.empty.memory_format, (list(value.shape),), form)
         self._add_constant_source(value, fake, self.origin(""))
         return fake
 
@@ -314,6 +330,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
 
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        warn_of_assertion(func)
         record = self.origin(".".join(str(func).split(".")[:2]))
         depth = len(self._scopes) - 1
         node_args, node_kwargs = map_aggregate(

@@ -10,6 +10,7 @@ import torch
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.torch_versions import FakeTensor
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.value_guards import hint
 from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
@@ -67,7 +68,7 @@ def reads_value(func: Any) -> Error:
         f"int(tensor), `if tensor:` or similar; here {func}) reads a value that only exists when "
         f"the model runs, at {user_source()}. Keep the decision on the device with torch.where or "
         "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
-        f"poptorch.CPU; {Topic.PYTHON_CONTROL_FLOW}"
+        f"poptorch.CPU. {hint()}; {Topic.PYTHON_CONTROL_FLOW}"
     )
 
 
@@ -160,7 +161,8 @@ def data_dependent(func: Any) -> Error:
     return compiler_error(
         f"{func} at {user_source()} makes a tensor whose shape depends on data, but a compiled "
         "graph has static shapes. Use a form of fixed size (torch.where, a mask, torch.topk), or "
-        f"run that part on the host with poptorch.CPU; {Topic.DATA_DEPENDENT_SHAPE}"
+        f"run that part on the host with poptorch.CPU. {hint()}; "
+        f"{Topic.DATA_DEPENDENT_SHAPE}"
     )
 
 

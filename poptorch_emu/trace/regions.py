@@ -58,6 +58,8 @@ class Recording:
         num_replicas: how many replicas will run what is traced, those of other processes included.
         is_apart: whether other processes run it, too, each on its own.
         host_functions: what runs on the host in the middle of the graph, by name.
+        present_value: returns the value that a tensor would have with the weights of now, `None` if
+            it depends on inputs.
         copied_parts: for a part taken with an index that only a run has, the user's line.
     """
 
@@ -66,6 +68,7 @@ class Recording:
     is_training: bool
     num_replicas: int = 1
     is_apart: bool = False
+    present_value: Callable[[torch.Tensor], torch.Tensor | None] = lambda _: None
     host_functions: dict[str, HostFunction] = field(default_factory=dict)
     copied_parts: dict[fx.Node, str] = field(default_factory=dict)
 

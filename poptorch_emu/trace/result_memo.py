@@ -27,7 +27,7 @@ from poptorch_emu.torch_versions import (
     op_implementations_checks,
     set_meta_in_tls_dispatch_include,
 )
-from poptorch_emu.trace import integer_operands, metadata_rules, mismatched_shapes
+from poptorch_emu.trace import integer_operands, kernel_strides, metadata_rules, mismatched_shapes
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.result_metadata import ResultMetadata, TensorMetadata, Written, settings
 
@@ -35,6 +35,7 @@ aten = torch.ops.aten
 
 _get_dispatch_mode = get_dispatch_mode
 _FAKE = TorchDispatchModeKey.FAKE
+_CPU = torch.device("cpu")
 
 # Views that PyTorch's own kernel for meta tensors makes, without rules in Python in between.
 _VIEWS = frozenset(
@@ -100,6 +101,7 @@ class ResultMemo:
         """Remembers results on `device`; `before` is what an earlier memo found out."""
         self._device = device
         self._fakes = FakeMaker(device)
+        self._on_cpu = FakeMaker(_CPU)
         self._before = before or {}
         self.has_learned = False
         # `None` for what has to be worked out each time.
@@ -142,11 +144,22 @@ class ResultMemo:
             return self._make(mode, known)
         return tuple([each and self._make(mode, each) for each in known])
 
+    def resize(self, fake: FakeTensor, size: int) -> None:
+        """Gives a fake tensor the shape [`size`]."""
+        self._run_on_meta(fake.fake_mode, aten.resize_.default, (fake, [size]), {})
+
     def _make(self, mode: FakeTensorMode, metadata: TensorMetadata) -> FakeTensor:
         """Returns a new fake tensor with this metadata."""
         return self._fakes.empty(mode, metadata.shape, metadata.dtype, metadata.stride)
 
     def _run_first(
+        self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        result = self._run_by_rule(mode, func, args, kwargs)
+        strides = kernel_strides.corrected(func, args, result)
+        return result if strides is None else self._fakes.laid(mode, result, strides)
+
+    def _run_by_rule(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         rule = metadata_rules.find(func, args)
@@ -155,9 +168,38 @@ class ResultMemo:
                 return self._run_on_meta(mode, rule, args, kwargs, is_in_cpp=True)
             except metadata_rules.NOT_TAKEN:
                 pass  # PyTorch's own rule decides, or says what is wrong.
+        return self._run_as_on_cpu(mode, func, args, kwargs)
+
+    def _run_as_on_cpu(
+        self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Returns what PyTorch's rules make of the arguments if they say that they are the CPU's.
+
+        Its kernels compute, and rules in Python ask for the device: strides depend on it.
+        """
+        given: dict[int, FakeTensor] = {}
+
+        def on_cpu(value: Any) -> Any:
+            if isinstance(value, FakeTensor):
+                stand_in = self._on_cpu.wrap(mode, _plain(value))
+                given[id(stand_in)] = value
+                return stand_in
+            if isinstance(value, (tuple, list)):
+                return type(value)([on_cpu(each) for each in value])
+            return _CPU if isinstance(value, torch.device) else value
+
+        def back(value: Any) -> Any:
+            if isinstance(value, (tuple, list)):
+                return type(value)([back(each) for each in value])
+            if not isinstance(value, FakeTensor):
+                return value
+            known = given.get(id(value))
+            return self._fakes.wrap(mode, _plain(value)) if known is None else known
+
+        args, kwargs = on_cpu(args), {name: on_cpu(value) for name, value in kwargs.items()}
         if _is_plain(func) and "device" not in kwargs:
-            return self._run_on_meta(mode, func, args, kwargs)
-        return func(*args, **kwargs)
+            return back(self._run_on_meta(mode, func, args, kwargs))
+        return back(func(*args, **kwargs))
 
     def _run_on_meta(
         self,

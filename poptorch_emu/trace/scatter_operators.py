@@ -15,8 +15,8 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.trace import regions
-from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.value_guards import hint
 from poptorch_emu.troubleshooting import Topic
 
 Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -161,7 +161,7 @@ def _gather_csr(
         raise compiler_error(
             f"torch_scatter.gather_csr at {user_source()} makes a tensor whose shape depends on "
             "data: its pointers have no known values, or several axes. Use gather_coo with an "
-            f"index, or make the pointers a constant; {Topic.DATA_DEPENDENT_SHAPE}"
+            f"index, or make the pointers a constant. {hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     index = torch.repeat_interleave(known.diff())
     return src.index_select(0, index.to(src.device))
@@ -176,19 +176,18 @@ def _over(index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 def _size(index: torch.Tensor, dim_size: int | None) -> int:
     if dim_size is not None:
         return dim_size
-    known = _known(index)
+    known = _known(index.max()) if index.numel() else torch.tensor(-1)
     if known is None:
         raise compiler_error(
             f"An operator of torch_scatter at {user_source()} makes a tensor whose shape depends "
             "on data: how many rows it has follows from the largest index. Pass dim_size=, a "
-            f"Python number; {Topic.DATA_DEPENDENT_SHAPE}"
+            f"Python number. {hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
         )
-    return int(known.max()) + 1 if known.numel() else 0
+    return int(known) + 1
 
 
 def _known(tensor: torch.Tensor) -> torch.Tensor | None:
-    recorder = regions.current().recorder
-    return known_value(recorder.graph, recorder.node_of(tensor))
+    return regions.current().recorder.known.value(tensor)
 
 
 def _refuse(out: torch.Tensor | None) -> None:

@@ -16,11 +16,21 @@ import torch.nn.functional as F  # noqa: N812
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.torch_versions import (
     FakeTensor,
+    disable_current_modes,
     grouped_mm,
     pack_padded_sequence,
     pad_packed_sequence,
 )
-from poptorch_emu.trace import dynamic_slices, host_moves, host_writes, refusal
+from poptorch_emu.trace import (
+    decided_draws,
+    dynamic_slices,
+    host_draws,
+    host_moves,
+    host_writes,
+    quantisation,
+    refusal,
+    value_guards,
+)
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.trace.regions import current
 from poptorch_emu.trace.source_line import user_source
@@ -54,14 +64,14 @@ def _bincount(
     input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
     """Counts into `minlength` bins exactly; larger values are not counted."""
-    if minlength <= 0 and input.device.type == "ipu" and weights is None:
-        known = current().recorder.known.value(input)
-        minlength = 0 if known is None else int(known.max()) + 1
+    if minlength <= 0 and input.device.type == "ipu" and input.numel():
+        known = current().recorder.known.value(input.max())
+        minlength = 0 if known is None else int(known) + 1
     if minlength <= 0:
         raise compiler_error(
             f"Bincount `minlength` must be specified and must be a constant, but at "
             f"{user_source()} it is {minlength}: the number of bins would depend on data. Pass "
-            f"the number of bins; {Topic.DATA_DEPENDENT_SHAPE}"
+            f"the number of bins. {value_guards.hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
@@ -80,8 +90,8 @@ def _tensor_split(
         if known is None:
             raise compiler_error(
                 f"tensor_split at {user_source()} makes tensors whose shape depends on data: its "
-                "indices or sections are a tensor. Pass Python numbers; "
-                f"{Topic.DATA_DEPENDENT_SHAPE}"
+                "indices or sections are a tensor. Pass Python numbers. "
+                f"{value_guards.hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
             )
         indices_or_sections = known.tolist()
     return torch.tensor_split(input, indices_or_sections, dim)
@@ -116,15 +126,14 @@ def _index_fill_(
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Takes classes of any integer type; how many there are must not depend on data."""
-    if (
-        num_classes < 0
-        and tensor.device.type == "ipu"
-        and current().recorder.known.value(tensor) is None
-    ):
+    if num_classes < 0 and tensor.device.type == "ipu" and tensor.numel():
+        known = current().recorder.known.value(tensor.max())
+        if known is not None:
+            return F.one_hot(tensor.long(), int(known) + 1)
         raise compiler_error(
             "OneHot num classes must be specified and must be constant. At "
-            f"{user_source()} it would be one more than the largest value. Pass num_classes; "
-            f"{Topic.DATA_DEPENDENT_SHAPE}"
+            f"{user_source()} it would be one more than the largest value. Pass num_classes. "
+            f"{value_guards.hint()}; {Topic.DATA_DEPENDENT_SHAPE}"
         )
     return F.one_hot(tensor.long(), num_classes)
 
@@ -168,21 +177,6 @@ def _histc(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.histc(input.float(), *args, **kwargs).to(input.dtype)
 
 
-def _of_complex(transform: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Gives a transform complex numbers.
-
-    PyTorch would convert real ones, and nobody may ask for a complex type on the device.
-    """
-
-    def call(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not input.is_complex():
-            real = input.float()
-            input = torch.complex(real, torch.zeros_like(real))
-        return transform(input, *args, **kwargs)
-
-    return call
-
-
 def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
     """Says what the compiler says of shifts that do not fit the dims."""
     num_shifts, num_dims = (len(v) if isinstance(v, Sequence) else 1 for v in (shifts, dims))
@@ -197,6 +191,27 @@ def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
             f"same size, not {num_shifts} and {num_dims}."
         )
     return torch.roll(input, shifts, dims)
+
+
+def _istft(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Checks the window with the values that it has now; one made of inputs is not checked."""
+    recording = current()
+
+    def has_gap(condition: torch.Tensor) -> bool:
+        value = None if recording.recorder.is_in_region else recording.present_value(condition)
+        with disable_current_modes():
+            if value is None or not bool(value):
+                return False
+        raise RuntimeError(
+            f"istft at {user_source()}: windows that overlap must not add up to zero anywhere. Use "
+            "another window, hop_length or center=True."
+        )
+
+    recording.recorder.equals = has_gap
+    try:
+        return torch.istft(*args, **kwargs)
+    finally:
+        recording.recorder.equals = None
 
 
 def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
@@ -237,15 +252,32 @@ def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _on_host(tensor, "Tensor.numpy").numpy(*args, **kwargs)
 
 
+def _item(tensor: torch.Tensor) -> Any:
+    """Reads a random number as one that is not known."""
+    node = current().recorder.find(tensor) if isinstance(tensor, FakeTensor) else None
+    is_draw = node is not None and decided_draws.is_uniform(node)
+    return host_draws.Draw(0.0, 1.0) if is_draw else tensor.item()
+
+
 def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Makes an array of NumPy of a tensor on the device, if its value is known."""
     on_host = _on_host(tensor, "numpy.asarray")
     return on_host.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def _tolist(tensor: torch.Tensor) -> Any:
-    """Reads the values of constants that went to the device before the trace, too."""
-    return (tensor.host if isinstance(tensor, HostBacked) else tensor).tolist()
+def tolist(tensor: torch.Tensor) -> Any:
+    """Reads all values at once, those of constants that went to the device before the trace, too.
+
+    `FakeTensor` has a method of its own, which reads each element by itself.
+    """
+    if isinstance(tensor, HostBacked):
+        return tensor.host.tolist()
+    if tensor.device.type == "ipu":
+        return _on_host(tensor, "Tensor.tolist").tolist()
+    return _fake_tolist(tensor) if isinstance(tensor, FakeTensor) else tensor.tolist()
+
+
+_fake_tolist = FakeTensor.tolist
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -289,27 +321,22 @@ def _packed(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-# The transforms that convert a real input.
-_COMPLEX_TRANSFORMS = (
-    torch.fft.fft2,
-    torch.fft.fftn,
-    torch.fft.hfft,
-    torch.fft.hfft2,
-    torch.fft.hfftn,
-    torch.fft.ifft2,
-    torch.fft.ifftn,
-    torch.fft.irfft,
-    torch.fft.irfft2,
-    torch.fft.irfftn,
-)
+def _assert_tensor_metadata(a: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Leaves out the device, which an exported program has from the machine that exported it."""
+    kwargs.pop("device", None)
+    torch.ops.aten._assert_tensor_metadata.default(a, *args, **kwargs)
+
 
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
-    **{transform: _of_complex(transform) for transform in _COMPLEX_TRANSFORMS},
+    torch.ops.aten._assert_tensor_metadata.default: _assert_tensor_metadata,
+    torch.fused_moving_avg_obs_fake_quant: quantisation.fused_fake_quantisation,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.bincount: _bincount,
     torch.Tensor.bincount: _bincount,
     F.grouped_mm: _grouped_mm,
     F.one_hot: _one_hot,
+    torch.istft: _istft,
+    torch.Tensor.istft: _istft,
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
     grouped_mm: _grouped_mm,
@@ -327,8 +354,9 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cpu: host_moves.cpu,
     torch.Tensor.to: host_moves.to,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    torch.Tensor.item: _item,
     torch.Tensor.numpy: _numpy,
-    torch.Tensor.tolist: _tolist,
+    torch.Tensor.tolist: tolist,
     torch.masked_select: _masked_select,
     torch.Tensor.masked_select: _masked_select,
     torch.Tensor.roll: _roll,

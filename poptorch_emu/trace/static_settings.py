@@ -17,6 +17,7 @@ from poptorch_emu.torch_versions import (
     is_torch_function_mode_enabled,
     validates_distributions,
 )
+from poptorch_emu.trace import host_draws
 from poptorch_emu.trace.patches import once_imported, patched
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
@@ -30,6 +31,7 @@ def static_settings() -> Iterator[None]:
         # The parts of `torch.nn.Transformer` would look at the values of a mask.
         stack.enter_context(patched(transformer, _detect_is_causal_mask=_is_causal))
         stack.enter_context(_uncompiled())
+        stack.enter_context(host_draws.undecided())
         stack.enter_context(_visible_range())
         # `torch.cond` takes nested operands, which Dynamo flattens where it runs.
         stack.enter_context(patched(cond_module, validate_subgraph_args_types=lambda *_: None))

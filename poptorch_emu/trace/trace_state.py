@@ -17,6 +17,7 @@ from poptorch_emu.structure import flatten_tensors
 from poptorch_emu.torch_versions import (
     DisableTorchFunctionSubclass,
     FakeTensor,
+    disable_current_modes,
     get_sequence_nr,
     start_autograd,
 )
@@ -25,12 +26,14 @@ from poptorch_emu.trace import (
     batch_counters,
     blocks,
     checkpoints,
-    hidden_outputs,
+    hidden_tensors,
+    integer_state,
     leniency,
     loss,
     refusal,
     regions,
     scopes,
+    value_guards,
 )
 from poptorch_emu.trace.autocast import Autocast
 from poptorch_emu.trace.casting import casts_mixed_types
@@ -44,18 +47,24 @@ from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.module_state import HostTensor, keep_hooks
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant, type_on_ipu
 from poptorch_emu.trace.origins import Origins
+from poptorch_emu.trace.patches import patched
 from poptorch_emu.trace.recorder import IPU, Recorder
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.result_types import without_log_of_failures
 from poptorch_emu.trace.stages import StageResolver
+from poptorch_emu.trace.static_forms import tolist
 from poptorch_emu.trace.static_settings import static_settings
 from poptorch_emu.trace.subclasses import made_in_forward
 from poptorch_emu.trace.trained_tensors import TrainedTensors
 
 
 class TraceState:
-    """What one trace knows, and its steps."""
+    """What one trace knows, and its steps.
+
+    Attributes:
+        host_tensors: the parameters and buffers on the host, by name.
+    """
 
     def __init__(self, config: CompileConfig, metadata: Mapping[str, ResultMetadata]) -> None:
         self.config = config
@@ -64,8 +73,15 @@ class TraceState:
         self.memo = ResultMemo(IPU, metadata)
         self._trained = TrainedTensors()
         self.origins = Origins()
+        self.host_tensors: dict[str, torch.Tensor] = {}
+        self.reads = value_guards.ValueReads(config, self.host_tensors)
         self.recorder = Recorder(
-            self.graph, self.origins, Narrowing(), self.memo, self._trained.check
+            self.graph,
+            self.origins,
+            Narrowing(),
+            self.memo,
+            self._trained.check,
+            self.reads.read,
         )
         self._fakes = FakeMaker(IPU)
         self.regions = regions.Recording(
@@ -74,10 +90,10 @@ class TraceState:
             config.is_training,
             config.num_sharers,
             is_apart=config.num_processes > 1 and not config.is_training,
+            present_value=self.value_of,
         )
         self.stages = StageResolver(config.strategy)
         self._num_inputs = 0
-        self._host_tensors: dict[str, torch.Tensor] = {}
         self.downgraded: set[Source] = set()
         self.first_sequence = get_sequence_nr()
 
@@ -89,6 +105,8 @@ class TraceState:
             stack.enter_context(in_users_terms())
             stack.enter_context(blocks.tracing(self.stages))
             stack.enter_context(regions.recording(self.regions))
+            stack.enter_context(value_guards.reading(self.reads))
+            stack.enter_context(patched(FakeTensor, tolist=tolist))
             stack.enter_context(scopes.closing())
             # In this order: leaving inference mode allows autograd threads of its own again.
             stack.enter_context(torch.inference_mode(False))
@@ -113,9 +131,12 @@ class TraceState:
             value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
             value = value[0]
-        fake = self._fake_like(value)
+        kind = "parameter" if tensor.is_parameter else "buffer"
+        name = f"{kind} {tensor.name}"
+        dtype = type_on_ipu(value.dtype, name, is_parameter=tensor.is_parameter)
+        fake = self._fakes.empty(self.fake_mode, value.shape, dtype)
         source = Source(SourceKind.VARIABLE, tensor.name)
-        if not value.is_floating_point():
+        if not (dtype.is_floating_point or dtype.is_complex):
             source = Source(SourceKind.CONSTANT, tensor.name)
             self.downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())
@@ -125,8 +146,10 @@ class TraceState:
             if self.config.is_training:
                 keep_hooks(tensor, fake)
                 self._trained.add(tensor)
-        self._host_tensors[tensor.name] = tensor.value
-        self.recorder.add_source(source, fake, NodeRecord())
+        self.host_tensors[tensor.name] = tensor.value
+        node = self.recorder.add_source(source, fake, NodeRecord())
+        if source.kind is SourceKind.CONSTANT:
+            integer_state.mark(node)
         return fake
 
     def input_to_fake(self, value: torch.Tensor) -> torch.Tensor:
@@ -139,8 +162,10 @@ class TraceState:
         rows = value.detach()
         if rows.dim() > 0:
             rows = rows.narrow(0, 0, rows.size(0) // self.config.batch_factor)
-        fake = self._fake_like(rows)
+        dtype = type_on_ipu(rows.dtype, f"input {self._num_inputs}")
+        fake = self._fakes.empty(self.fake_mode, rows.shape, dtype)
         source = Source(SourceKind.INPUT, str(self._num_inputs))
+        self.reads.add_input(source.name, value)
         self._num_inputs += 1
         self.recorder.add_source(source, fake, NodeRecord())
         return fake
@@ -158,26 +183,40 @@ class TraceState:
                 raise
             raise self.recorder.failure.with_traceback(failure.__traceback__) from None
 
-    def write_back(self, assigned: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Records that buffers take the values that `forward` assigned to their attributes."""
+    def write_back(
+        self, assigned: Mapping[str, torch.Tensor], fakes: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Records that buffers take the values that `forward` assigned to their attributes.
+
+        Args:
+            assigned: the values by the names of the buffers.
+            fakes: stand-ins of parameters and buffers.
+        """
+        memory = {fake.untyped_storage()._cdata for fake in fakes.values()}
         with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
-            for buffer, value in assigned.values():
-                buffer.copy_(value)
+            # A value that is another buffer would otherwise change before it is read.
+            values = {
+                name: value.clone() if value.untyped_storage()._cdata in memory else value
+                for name, value in assigned.items()
+            }
+            for name, value in values.items():
+                fakes[name].copy_(value)
 
     def value_of(self, stand_in: torch.Tensor) -> torch.Tensor | None:
         """Returns the value of a stand-in after the trace, `None` if only a run would tell it."""
         node = self.recorder.find(stand_in)
         if node is None:
             return None
-        if node.op == "placeholder" and source_of(node).name in self._host_tensors:
-            return self._host_tensors[source_of(node).name]
+        if node.op == "placeholder" and source_of(node).name in self.host_tensors:
+            return self.host_tensors[source_of(node).name]
         grouped = {groups.name for groups in self.config.weight_groups}
 
         def value_of(source: fx.Node) -> torch.Tensor | None:
-            value = self._host_tensors.get(source_of(source).name)
+            value = self.host_tensors.get(source_of(source).name)
             if value is None or value.is_meta or source_of(source).name in grouped:
                 return None
-            return value.detach()
+            with disable_current_modes():  # The trace may be in progress.
+                return value.detach()
 
         return known_value(self.graph, node, value_of)
 
@@ -185,7 +224,7 @@ class TraceState:
         self, outputs: Any
     ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
         """Returns the nodes of the outputs, and those outputs that never were on the device."""
-        hidden_outputs.check(outputs)
+        hidden_tensors.check_outputs(outputs)
         results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):
             node = self.recorder.node_of_output(value)
@@ -211,7 +250,7 @@ class TraceState:
             added_gradients.scale(leaves, scales)
             added = added_gradients.AddedGradients(value, leaves)
             with added:
-                gradients = differentiate(value, first_gradient(value, scales), leaves)
+                gradients = differentiate(value, first_gradient(value, scales), leaves, self.graph)
             totals = map(added.total, leaves, gradients)
             found = {name: each for name, each in zip(trainable, totals, strict=True)}
         results = []
@@ -223,6 +262,3 @@ class TraceState:
                     raise refusal.gradient_of_body(name)
                 results.append((Sink(SinkKind.GRADIENT, name), node))
         return results
-
-    def _fake_like(self, value: torch.Tensor) -> torch.Tensor:
-        return self._fakes.empty(self.fake_mode, value.shape, type_on_ipu(value.dtype))

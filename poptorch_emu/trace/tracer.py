@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,9 +21,10 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode
 from poptorch_emu.trace import (
-    batch_counters,
+    assigned_buffers,
     checkpoints,
     dynamic_slices,
+    integer_state,
     loss,
     new_state,
     regions,
@@ -34,6 +35,7 @@ from poptorch_emu.trace.module_state import (
     named_modules,
     on_ipu,
     reassigned_buffers,
+    replace_buffer,
     warn_of_shared_memory,
 )
 from poptorch_emu.trace.narrowing import warn_of_constants
@@ -41,6 +43,7 @@ from poptorch_emu.trace.recorder import IPU
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import ResultMetadata
 from poptorch_emu.trace.trace_state import TraceState
+from poptorch_emu.trace.value_guards import ValueGuards
 
 _UNSCALED = InitialGradient()
 
@@ -61,8 +64,9 @@ class Trace:
         host_outputs: tensors among the outputs that never were on the device, by position.
         trainable: names of the parameters that got a gradient, in the model's order.
         host_functions: what the graph calls on the host, by name.
-        batch_counts: by how much a micro-batch raises counters of batches, by name.
+        batch_counts: how much a micro-batch adds to buffers of integers, by name.
         memo: the metadata of the operations' results.
+        guards: for which values of inputs the trace holds.
     """
 
     graph: Graph
@@ -73,6 +77,7 @@ class Trace:
     host_functions: dict[str, regions.HostFunction] = field(default_factory=dict)
     batch_counts: dict[str, int] = field(default_factory=dict)
     memo: ResultMemo = field(default_factory=lambda: ResultMemo(IPU))
+    guards: ValueGuards = field(default_factory=ValueGuards)
 
 
 class Forward:
@@ -84,10 +89,11 @@ class Forward:
         host_outputs: tensors among the outputs that never were on the device, by position.
         results: the outputs' nodes.
         losses: the marked losses with their nodes, in the order they were computed.
-        batch_counts: by how much a micro-batch raises counters of batches, by name.
+        batch_counts: how much a micro-batch adds to buffers of integers, by name.
         parameters: the fake parameters that are trained, by name.
         first_sequence: the number that autograd would have given to its first node.
         has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
+        resized: buffers that got values of another shape.
     """
 
     def __init__(
@@ -97,18 +103,24 @@ class Forward:
         fakes: dict[str, torch.Tensor],
         initial_gradient: InitialGradient,
         model: torch.nn.Module,
+        resized: Mapping[str, assigned_buffers.Resized],
     ) -> None:
         self.graph = tracer.graph
+        self.resized = resized
         self.first_sequence = tracer.first_sequence
         self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
-        self.outputs = rebuild(outputs, map(_without_values, flatten_tensors(outputs)))
+        forms = map(_without_values, flatten_tensors(outputs))
+        self.outputs = rebuild(outputs, forms, other=_on_host)
         self.losses = loss.take_losses(tracer.recorder.find)
         self.parameters = {name: fake for name, fake in fakes.items() if fake.requires_grad}
         self._tracer = tracer
         self._initial_gradient, self._model, self._fakes = initial_gradient, model, fakes
-        self.batch_counts = batch_counters.settle(
-            self.graph, [node for _, node in self.results], tracer.recorder.known.lines_that_read
+        self.batch_counts = integer_state.settle(
+            self.graph,
+            [node for _, node in self.results],
+            tracer.recorder.known.lines_that_read,
+            tracer.host_tensors,
         )
         counted = {Source(SourceKind.CONSTANT, name) for name in self.batch_counts}
         warn_of_constants(self.graph, tracer.downgraded - counted)
@@ -180,7 +192,14 @@ class Forward:
             tracer.regions.host_functions,
             self.batch_counts,
             tracer.memo,
+            tracer.reads.guards(self.graph),
         )
+
+    @property
+    def guards(self) -> ValueGuards:
+        """For which values of inputs the trace holds."""
+        is_guarded = self._tracer.config.max_guarded_programs > 0
+        return self.complete.guards if is_guarded else ValueGuards()
 
 
 def trace_forward(
@@ -204,6 +223,33 @@ def trace_forward(
     Raises:
         Error: the model cannot be captured; the text says why, where, and what to do.
     """
+    record = partial(_trace, model, arguments, config, initial_gradient, hooks, metadata)
+    forward = record()
+    if not forward.resized:
+        return forward
+    assigned_buffers.check_unread(forward.graph, forward.resized)
+    before = {name: model.get_buffer(name) for name in forward.resized}
+    try:
+        for name, buffer in forward.resized.items():
+            replace_buffer(model, name, buffer.value.to(before[name].dtype))
+        again = record()
+        assigned_buffers.check_equal(forward.graph, again.graph, forward.resized, again.resized)
+    except BaseException:
+        for name, value in before.items():
+            replace_buffer(model, name, value)
+        raise
+    return again
+
+
+def _trace(
+    model: torch.nn.Module,
+    arguments: ArgumentsOf,
+    config: CompileConfig,
+    initial_gradient: InitialGradient,
+    hooks: tuple[Callable[[], None], Callable[[], None]],
+    metadata: Mapping[str, ResultMetadata] | None,
+) -> Forward:
+    """Records one call, with the buffers as they are."""
     session = TraceState(config, metadata or {})
     if config.is_training:
         warn_of_shared_memory(model)
@@ -211,6 +257,7 @@ def trace_forward(
     try:
         forward = _record(session, model, arguments, initial_gradient, hooks)
         assert forward.backward_lines is not None  # Now code of the user has run in backward, too.
+        assert forward.guards is not None  # Backward may have read values, too.
         ours = forward.held_tensors()
         return forward
     finally:
@@ -229,18 +276,22 @@ def _record(
         cleanup.callback(hooks[1])
         with (
             on_ipu(model, session.to_fake) as fakes,
-            new_state.adopted(model, fakes, session.value_of, session.to_fake),
+            new_state.adopted(model, fakes, session.value_of, session.to_fake) as first_assigned,
             named_modules(model, session.origins.modules),
         ):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
-            session.write_back(reassigned_buffers(model, fakes))
+            assigned = reassigned_buffers(model, fakes)
+            resized = assigned_buffers.resized(assigned, fakes, first_assigned)
+            kept = {name: value for name, value in assigned.items() if name not in resized}
+            assigned_buffers.warn_of_assigned(model, kept)
+            session.write_back(kept, fakes)
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
         if session.config.is_training:  # Else a block of the loss may be missing on purpose.
             session.stages.warn_of_unused()
-        return Forward(session, outputs, fakes, initial_gradient, model)
+        return Forward(session, outputs, fakes, initial_gradient, model, resized)
 
 
 def _without_values(value: torch.Tensor) -> torch.Tensor:
@@ -248,3 +299,9 @@ def _without_values(value: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, FakeTensor):
         return value
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+
+def _on_host(value: Any) -> Any:
+    """Returns the device of results in place of that of their stand-ins."""
+    is_ipu = isinstance(value, torch.device) and value.type == "ipu"
+    return torch.device("cpu") if is_ipu else value

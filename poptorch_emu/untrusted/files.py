@@ -71,6 +71,21 @@ def write_whole(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def write_named(path: Path, text: str) -> None:
+    """Writes a file that the user has named, whole or not at all; links are followed.
+
+    A device or a pipe is written to, and never replaced.
+
+    Raises:
+        OSError: the folder cannot be written to, or the disk is full.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+    else:
+        write_whole(target, text.encode())
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a file to write, beside another one, whose place it takes if nothing is raised.

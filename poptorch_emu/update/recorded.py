@@ -1,8 +1,8 @@
 """The formulas of an update recorded as graphs, each of which serves many weights.
 
-A formula is a plain PyTorch function that must not look at shapes, so that what is recorded on a
-small tensor runs on any other. The sources and sinks of a graph have the names below; whoever uses
-it says which weight, sum or other part of the update they stand for.
+A formula is a plain PyTorch function that must not look at shapes, so that its recording on a small
+tensor is valid for every tensor. The sources and sinks of a graph have the names below. The user of
+a graph binds them to a weight, a sum or another part of the update.
 """
 
 from __future__ import annotations
@@ -29,23 +29,21 @@ from poptorch_emu.update.formulas.loss_scale import (
 from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING, Hyper, OptimizerConfig
 from poptorch_emu.update.formulas.rules import lamb_direction, lamb_step, state_names, update
 
-# No size of a template may be mistaken for a number of the formula.
+# Sizes that appear in no formula, so that a recorded size is not mistaken for a constant.
 TEMPLATE_SHAPE = (3, 5)
 
 # The weight, and its accumulated gradient.
 WEIGHT = "weight"
-# What parts of an update send each other: a norm, what all gradients are multiplied by, numbers of
-# large elements, the loss scale of this window, what frees a norm of it, and LAMB's direction.
-NORM, CLIP, COUNTS, LOSS_SCALE, UNSCALE, DIRECTION = (
-    "norm", "clip", "counts", "loss scale", "unscale", "direction",
-)  # fmt: skip
-# What the replicas add up for LAMB: the squares of a weight and of its direction.
+# Values that parts of an update send to each other: a norm, the factor for all gradients, counts of
+# large elements, the loss scale of this window, and LAMB's direction.
+NORM, CLIP, COUNTS, LOSS_SCALE, DIRECTION = "norm", "clip", "counts", "loss scale", "direction"
+# Sums over the replicas for LAMB: the squares of a weight and of its direction.
 SQUARES = "squares"
 NUM_SQUARES = 2
 
 
 class Template:
-    """A graph in the making, of which all operations belong to the update."""
+    """A builder for the graph of an update."""
 
     def __init__(self) -> None:
         self._graph = Graph()
@@ -56,7 +54,7 @@ class Template:
     def source(
         self, kind: SourceKind, name: str, dtype: torch.dtype, shape: tuple[int, ...]
     ) -> Tensor:
-        """Returns a stand-in for a value that the graph is given."""
+        """Adds a source and returns its fake tensor."""
         value = FakeMaker(IPU).empty(self._fake_mode, shape, dtype)
         self._recorder.add_source(Source(kind, name), value, self._record)
         return value
@@ -64,28 +62,28 @@ class Template:
     def variable(
         self, name: str, dtype: torch.dtype, shape: tuple[int, ...] = TEMPLATE_SHAPE
     ) -> Tensor:
-        """Returns a stand-in for a weight, a state or another variable."""
+        """Adds a source for a weight, a state or another variable; returns its fake tensor."""
         return self.source(SourceKind.VARIABLE, name, dtype, shape)
 
     def gradient(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Returns a stand-in for the accumulated gradient of a weight."""
+        """Adds a source for the accumulated gradient of a weight; returns its fake tensor."""
         return self.source(SourceKind.GRADIENT, name, dtype, TEMPLATE_SHAPE)
 
     def link(self, name: str, shape: tuple[int, ...] = ()) -> Tensor:
-        """Returns a stand-in for what another part sends, float32."""
+        """Adds a source for a float32 value of another part; returns its fake tensor."""
         return self.source(SourceKind.LINK, name, torch.float32, shape)
 
     def scalar(self, name: str) -> Tensor:
-        """Returns a stand-in for a hyper-parameter that may change."""
+        """Adds a source for a hyper-parameter that may change; returns its fake tensor."""
         return self.source(SourceKind.SCALAR, name, torch.float64, ())
 
     def hyper(self, name: str, hyper: Hyper) -> float | Tensor:
-        """Returns the value of a hyper-parameter, or a stand-in for it."""
+        """Returns the value of a constant hyper-parameter, otherwise the tensor of a source."""
         return hyper.value if hyper.is_constant else self.scalar(name)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Writes down what runs inside."""
+        """Records the operations that run inside the context."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self._fake_mode)
@@ -98,12 +96,12 @@ class Template:
         links: Mapping[str, Tensor] | None = None,
         sums: Mapping[str, Tensor] | None = None,
     ) -> Graph:
-        """Returns the graph, whose results each come from an operation.
+        """Returns the graph, each of whose results comes from an operation.
 
         Args:
-            variables: their new values.
-            links: what other parts are sent.
-            sums: what is added to accumulators.
+            variables: new values of variables, by name.
+            links: values for other parts, by name.
+            sums: values that are added to accumulators, by name.
         """
         kinds = {SinkKind.VARIABLE: variables, SinkKind.LINK: links, SinkKind.GRADIENT: sums}
         pairs = []
@@ -121,15 +119,15 @@ def record_update(
 ) -> Graph:
     """Returns the graph of one update of one weight.
 
-    Its sources are `WEIGHT`, its gradient and states, the hyper-parameters that may change, where
-    the norm of all gradients has a limit `CLIP`, and where the loss scale is automatic
-    `LOSS_SCALE`; its results are the new weight and states.
+    Its sources are `WEIGHT`, its gradient and states, and the hyper-parameters that may change. If
+    the norm of all gradients has a limit, `CLIP` is a source, too; if the loss scale is automatic,
+    `LOSS_SCALE` is. The results are the new weight and states.
 
     Args:
-        config: the optimiser.
-        group_index: which of its groups.
+        config: optimiser.
+        group_index: index of the weight's group.
         weight_dtype: type of the weight.
-        gradient_scale: by what the accumulated gradient is multiplied first.
+        gradient_scale: factor by which the accumulated gradient is multiplied first.
     """
     template = Template()
     arguments = _rule_arguments(template, config, group_index, weight_dtype, gradient_scale)
@@ -141,15 +139,15 @@ def record_update(
 def record_average(weight_dtype: torch.dtype, average_dtype: torch.dtype) -> Graph:
     """Returns the graph of a moving average.
 
-    Its sources are the variables "weight" and "average" and the input "factor", a single number;
-    its result is the new average.
+    Its sources are the variables "weight" and "average" and the input "factor", a single number.
+    Its result is the new average.
     """
     template = Template()
     weight = template.variable("weight", weight_dtype)
     average = template.variable("average", average_dtype)
     given = template.source(SourceKind.INPUT, "factor", torch.float32, (1,))
     with template.recording():
-        # The engine may have joined the rows of several micro-batches, which are alike.
+        # The engine may have joined several micro-batches. Their factors are equal.
         factor = given.reshape(-1)[0]
         new = factor * average.float() + (1 - factor) * weight.float()
         return template.finish({"average": new.to(average_dtype)})
@@ -160,8 +158,8 @@ def record_lamb_direction(
 ) -> Graph:
     """Returns the graph of the first half of LAMB, for a part of a weight.
 
-    Arguments and sources are those of `record_update`; results are the new states, `DIRECTION` and
-    `SQUARES`.
+    Arguments and sources are those of `record_update`. The results are the new states, `DIRECTION`
+    and `SQUARES`.
     """
     template = Template()
     arguments = _rule_arguments(template, config, group_index, weight_dtype, gradient_scale)
@@ -173,7 +171,7 @@ def record_lamb_direction(
 def record_lamb_step(config: OptimizerConfig, group_index: int, weight_dtype: torch.dtype) -> Graph:
     """Returns the graph of the second half of LAMB, whose result is the weight.
 
-    Its sources are `WEIGHT`, `DIRECTION`, the added up `SQUARES` and hyper-parameters.
+    Its sources are `WEIGHT`, `DIRECTION`, the sums of `SQUARES`, and hyper-parameters.
     """
     template = Template()
     weight = template.variable(WEIGHT, weight_dtype)
@@ -189,9 +187,9 @@ def record_norm(names: Sequence[str], dtype: torch.dtype, gradient_scale: float)
     """Returns the graph of the `NORM` of one IPU's gradients, 0-d float32.
 
     Args:
-        names: the weights, whose accumulated gradients are the sources.
+        names: weights whose accumulated gradients are the sources.
         dtype: type of the accumulated gradients.
-        gradient_scale: by what they are multiplied first.
+        gradient_scale: factor by which they are multiplied first.
     """
     template = Template()
     gradients = [template.gradient(name, dtype) for name in names]
@@ -200,22 +198,22 @@ def record_norm(names: Sequence[str], dtype: torch.dtype, gradient_scale: float)
     return template.finish(links={NORM: norm})
 
 
-def record_clip(num_norms: int, max_norm: float, *, is_scaled: bool = False) -> Graph:
-    """Returns the graph of what to multiply all gradients by, `CLIP`, 0-d float32.
+def record_clip(config: OptimizerConfig, num_norms: int) -> Graph:
+    """Returns the graph of `CLIP`, the factor for all gradients, 0-d float32.
+
+    Sources beside the norms are those of the loss scale, as in `record_update`.
 
     Args:
-        num_norms: how many partial norms there are, each a source of kind LINK, numbered from 0.
-        max_norm: the limit.
-        is_scaled: whether an automatic loss scale is in the norms; the source `UNSCALE` frees them
-            of it.
+        config: optimiser with a limit of the norm.
+        num_norms: number of partial norms. Each is a source of kind LINK, numbered from 0.
     """
     template = Template()
     norms = [template.link(str(index)) for index in range(num_norms)]
-    factor = template.link(UNSCALE) if is_scaled else None
+    constant = template.hyper(LOSS_SCALING, config.loss_scaling) if config.kind.is_sgd else 1.0
+    scaling = _loss_scale(template, config)
     with template.recording():
-        if factor is not None:
-            norms = [norm * factor for norm in norms]
-        scale = clip_scale(norms, max_norm)
+        freed = [_rescaled(norm, scaling, 1.0) for norm in norms]
+        scale = clip_scale(freed, config.limit_of_norm(constant)).float()
     return template.finish(links={CLIP: scale})
 
 
@@ -223,9 +221,9 @@ def record_counts(names: Sequence[str], dtype: torch.dtype, edge: float) -> Grap
     """Returns the graph of the `COUNTS` of one IPU's gradients, float32, of shape (2,).
 
     Args:
-        names: the weights, whose accumulated gradients are the sources.
+        names: weights whose accumulated gradients are the sources.
         dtype: type of the accumulated gradients.
-        edge: from which magnitude on an element of them is large.
+        edge: least magnitude of a large element.
     """
     template = Template()
     gradients = [template.gradient(name, dtype) for name in names]
@@ -238,12 +236,12 @@ def record_loss_scale(rule: LossScaleRule, num_counts: int, num_elements: int) -
     """Returns the graph by which an automatic loss scale follows the counts of all IPUs.
 
     Its sources are the counts, of kind LINK and numbered from 0, the loss scaling, `FACTOR` and
-    `STATISTICS`; its results are the last two, `LOSS_SCALE` and `UNSCALE`.
+    `STATISTICS`. Its results are new values of the last two, and `LOSS_SCALE`.
 
     Args:
-        rule: when the scale changes.
-        num_counts: how many IPUs counted.
-        num_elements: how many elements they counted together.
+        rule: rule by which the scale changes.
+        num_counts: number of IPUs that count.
+        num_elements: number of elements on all of these IPUs.
     """
     template = Template()
     counts = [template.link(str(index), (2,)) for index in range(num_counts)]
@@ -254,10 +252,7 @@ def record_loss_scale(rule: LossScaleRule, num_counts: int, num_elements: int) -
         shares = torch.stack(counts).sum(0) / num_elements
         new_factor, new_statistics = next_factor(rule, factor, statistics, shares, scaling)
         scale = (scaling * factor).float()
-        unscale = factor.reciprocal()
-    return template.finish(
-        {FACTOR: new_factor, STATISTICS: new_statistics}, {LOSS_SCALE: scale, UNSCALE: unscale}
-    )
+    return template.finish({FACTOR: new_factor, STATISTICS: new_statistics}, {LOSS_SCALE: scale})
 
 
 def _hypers(
@@ -274,7 +269,7 @@ def _rule_arguments(
     weight_dtype: torch.dtype,
     gradient_scale: float,
 ) -> tuple[OptimizerConfig, int, Tensor, Tensor, dict[str, Tensor], dict[str, float | Tensor]]:
-    """Returns what a rule takes; the gradient is scaled and clipped already."""
+    """Returns the arguments of a rule, with the gradient already scaled and clipped."""
     weight = template.variable(WEIGHT, weight_dtype)
     gradient = template.gradient(WEIGHT, config.accum_type)
     clip = template.link(CLIP) if config.clips else None
@@ -285,10 +280,7 @@ def _rule_arguments(
         for spec in state_names(config, config.groups[group_index])
     }
     hypers = _hypers(template, config, group_index)
-    if config.loss_scale_rule is not None:
-        scaling: float | Tensor = template.link(LOSS_SCALE)
-    else:
-        scaling = template.hyper(LOSS_SCALING, config.loss_scaling)
+    scaling = _loss_scale(template, config)
     with template.recording():
         gradient = _rescaled(gradient, scaling, gradient_scale)
         if clip is not None:
@@ -296,8 +288,15 @@ def _rule_arguments(
     return config, group_index, weight, gradient, states, hypers
 
 
+def _loss_scale(template: Template, config: OptimizerConfig) -> float | Tensor:
+    """Returns the factor by which the gradients of this window were multiplied."""
+    if config.loss_scale_rule is not None:
+        return template.link(LOSS_SCALE)
+    return template.hyper(LOSS_SCALING, config.loss_scaling)
+
+
 def _rescaled(gradient: Tensor, loss_scaling: float | Tensor, scale: float) -> Tensor:
-    """Frees a gradient of the loss scaling and multiplies it by `scale`."""
+    """Returns a gradient or a norm divided by the loss scaling and multiplied by `scale`."""
     if isinstance(loss_scaling, Tensor):
         return gradient.float() * (scale / loss_scaling).float()
     factor = scale / loss_scaling

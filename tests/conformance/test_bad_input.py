@@ -119,10 +119,10 @@ class LeavesBlock(NoLoss):
 class Reassigned(NoLoss):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("count", torch.zeros(3, dtype=torch.int64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count = self.count + 1
+        self.count = (self.count + 1).float()  # Of another type.
         return self.linear(x) + self.count
 
 

@@ -14,7 +14,7 @@ from support.exported_models import (
     train_on_emulator,
     train_plain,
 )
-from support.product_sums import assert_alike
+from support.helpers import assert_near
 
 OWN_FORMULAS = (
     *("LAMB", "LAMB without bias correction"),
@@ -107,14 +107,14 @@ def test_exported_pipeline_when_trained_then_losses_and_weights_are_the_emulator
 ) -> None:
     results = trained(num_processes, case)
     losses, state = train_on_emulator(case)
-    assert_alike(torch.tensor(losses_of(results)), torch.tensor(losses))
+    assert_near(torch.tensor(losses_of(results)), torch.tensor(losses), "losses")
     weights = weights_of(results)
     assert {name for name, _ in weights} == state.keys()
     for name, value in weights:
-        assert_alike(value, state[name], name)
+        assert_near(value, state[name], name)
     for result in results:
         for name, value in result["loaded"].items():
-            assert_alike(value, state[name], name)
+            assert_near(value, state[name], name)
 
 
 @pytest.mark.slow

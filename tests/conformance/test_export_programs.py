@@ -26,7 +26,7 @@ from support.exported_models import (
     train_exported,
     train_on_emulator,
 )
-from support.product_sums import assert_alike
+from support.helpers import assert_near
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -61,14 +61,14 @@ def bare_environment(**others: str) -> dict[str, str]:
 def assert_trained_alike(program: Path, printed: str, case: Case = CASE) -> None:
     losses, state = train_on_emulator(case)
     found = sorted(float(word) for word in printed.split())  # Replicas print at the same time.
-    assert_alike(torch.tensor(found), torch.tensor(sorted(losses)))
+    assert_near(torch.tensor(found), torch.tensor(sorted(losses)), "losses")
     weights = {}
     for stage in range(case.num_stages):
         file = program / f"trained_{stage}.pt"
         weights.update(torch.load(file))
         file.unlink()  # The next test must write its own.
     for name, value in state.items():
-        assert_alike(weights[name], value, name)
+        assert_near(weights[name], value, name)
 
 
 @pytest.mark.slow
@@ -355,7 +355,7 @@ def test_pipeline_when_model_infers_then_the_last_rank_has_the_outputs(pair: Any
     assert first is None
     for found, value in zip(second, inference_executor()(ROWS), strict=True):
         # The engine adds up small layers in another order than PyTorch's library.
-        torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-6)
+        assert_near(found, value, "outputs")
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from support.small_models import Function, options
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -155,3 +157,26 @@ def test_input_when_replicated_then_each_replica_writes_its_rows() -> None:
     x = torch.arange(4.0)[:, None]
     model(x)
     assert x.flatten().tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def _by_operator(value: torch.Tensor) -> torch.Tensor:
+    value *= 2.0
+    return value
+
+
+def _by_function(value: torch.Tensor) -> torch.Tensor:
+    return F.relu(value, inplace=True)
+
+
+@pytest.mark.parametrize("change", [_by_operator, _by_function])
+def test_result_that_backward_needs_when_changed_in_place_then_error_names_the_line(change) -> None:
+    model = Function(
+        lambda x, w: poptorch.identity_loss(change(torch.tanh(x * w)), "sum"), torch.ones(2)
+    )
+    training = poptorch.trainingModel(
+        model, options(), poptorch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    with pytest.raises(poptorch.Error, match=r"shape \[3, 2\] that Tanh computed") as error:
+        training(torch.ones(3, 2))
+    line = change.__code__.co_firstlineno + 1
+    assert f"test_inplace_inputs.py:{line}" in str(error.value)

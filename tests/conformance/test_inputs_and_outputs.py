@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import defaultdict
+from collections import UserDict, defaultdict
 from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from support.wrapped_functions import Pair, X, run, wrapped
 from torch import nn
 
 import poptorch_emu as poptorch
+from poptorch_emu.executor.args_parser import flattenTensorStructure
 
 
 @pytest.mark.feature("Inputs", fidelity="exact")
@@ -33,7 +35,7 @@ def test_dicts_in_a_list_when_keys_come_in_another_order_then_same_values() -> N
     assert executor([{"b": b, "a": a}]).item() == 8
     with pytest.raises(poptorch.Error, match="Keys mismatch for pairs"):
         executor([{"a": a, "c": b}])
-    with pytest.raises(poptorch.Error, match="Length mismatch for pairs: expected 2 elements but"):
+    with pytest.raises(poptorch.Error, match="Length mismatch for pairs: expected 1 elements but"):
         executor([{"a": a, "c": b}, b])
 
 
@@ -127,7 +129,7 @@ def test_constant_input_when_it_is_an_equal_object_then_runs(make) -> None:
     assert torch.equal(executor(make(), X), X + 1)
 
 
-class Incomparable:
+class Incomparable(bytes):
     def __eq__(self, other):
         raise TypeError("no order of these")
 
@@ -149,28 +151,146 @@ def test_input_when_a_defaultdict_then_forward_gets_one() -> None:
 
 
 @dataclass
-class Unknown:
+class Record:
     value: object
+    unit: str = "m"
 
 
 class Holder:
-    def __init__(self, value) -> None:
-        self.values = {"first": [value]}
+    def __init__(self, value, scale=1) -> None:
+        self.values, self.scale = {"first": [value]}, scale
 
 
 @pytest.mark.feature("Outputs", fidelity="exact")
+def test_output_when_an_object_holds_tensors_then_each_call_returns_another_object() -> None:
+    executor = wrapped(lambda self, x: [Record(Holder(x + 1)), x.device])
+    record, device = executor(X)
+    later, _ = executor(X * 2)
+    assert torch.equal(record.value.values["first"][0], X + 1)
+    assert torch.equal(later.value.values["first"][0], X * 2 + 1)
+    assert record.unit == "m" and record.value is not later.value
+
+
+@pytest.mark.feature("Outputs", fidelity="exact")
+def test_output_when_an_object_keeps_the_device_of_its_tensor_then_it_is_that_of_the_result():
+    result = wrapped(lambda self, x: Record(x + 1, x.device))(X)
+    assert result.unit == result.value.device == torch.device("cpu")
+
+
+INPUTS = {
+    "dataclass": Record,
+    "object": Holder,
+    "in a list": lambda x: [Holder(x)],
+    "user dict": lambda x: UserDict(a=x),
+    "circle": lambda x: circle(x),
+}
+
+
+def circle(x):
+    holder = Holder(x)
+    holder.itself = [holder]
+    return holder
+
+
+def tensor_of(structure):
+    [tensor] = flattenTensorStructure(structure)
+    return tensor
+
+
+@pytest.mark.feature("Inputs", fidelity="exact")
+@pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
+def test_object_as_input_when_another_comes_then_its_tensors_are_used(make) -> None:
+    executor = wrapped(lambda self, structure: tensor_of(structure) + 1)
+    for scale in (1, 2):
+        assert torch.equal(executor(make(X * scale)), X * scale + 1)
+    with pytest.raises(poptorch.Error, match="Shape mismatch for structure"):
+        executor(make(torch.ones(4)))
+
+
+@pytest.mark.feature("Inputs", fidelity="exact")
+def test_object_as_input_when_it_gets_another_tensor_then_that_is_used() -> None:
+    executor, holder = wrapped(lambda self, h: h.values["first"][0] * h.scale), Holder(X, 3)
+    assert torch.equal(executor(holder), X * 3)
+    holder.values["first"][0] = X + 1
+    assert torch.equal(executor(holder), (X + 1) * 3)
+
+
+@pytest.mark.feature("Input validation", fidelity="exact")
 @pytest.mark.parametrize(
-    "make", [Unknown, Holder, lambda v: (each for each in [v]), lambda v: [1, {"a": Unknown(v)}]]
+    ("change", "phrase"),
+    [
+        (lambda h: setattr(h, "scale", 4), "Value mismatch for h.scale: expected 3 but got 4."),
+        (lambda h: setattr(h, "new", 4), "Keys mismatch for h: Unexpected arguments: new."),
+        (lambda h: h.values["first"].append(X), "Length mismatch for h.values[first]: expected 1"),
+        (lambda h: h.values.update(first=[torch.ones(4)]), "Shape mismatch for h.values[first][0]"),
+    ],
 )
-def test_output_when_an_unknown_type_holds_tensors_then_error_says_how_to_make_it_known(make):
-    with pytest.raises(poptorch.Error, match="registerCustomArgParser"):
-        run(lambda self, x: make(x + 1), X)
+def test_same_object_as_input_when_it_was_changed_then_error_names_the_attribute(change, phrase):
+    executor, holder = wrapped(lambda self, h: h.values["first"][0] * h.scale), Holder(X, 3)
+    executor(holder)
+    change(holder)
+    with pytest.raises(poptorch.Error, match=re.escape(phrase)):
+        executor(holder)
+
+
+@pytest.mark.feature("Input validation", fidelity="exact")
+def test_list_beside_a_tensor_when_a_number_in_it_changes_then_error() -> None:
+    executor = run(lambda self, pair: pair[0] * pair[1], [X, 3.0])
+    with pytest.raises(poptorch.Error, match=re.escape("Value mismatch for pair[1]: expected 3.0")):
+        executor([X, 4.0])
+
+
+@pytest.mark.feature("Input validation", fidelity="exact")
+def test_objects_as_inputs_when_one_came_twice_and_now_are_two_then_error() -> None:
+    executor, holder = wrapped(lambda self, a, b: tensor_of(a) - tensor_of(b)), Holder(X)
+    assert torch.equal(executor(holder, holder), X * 0)
+    with pytest.raises(poptorch.Error, match="the same object of type Holder was passed"):
+        executor(Holder(X), Holder(X + 1))
+
+
+@pytest.mark.feature("Input validation", fidelity="exact")
+@pytest.mark.parametrize(
+    "make", [lambda x: {x}, lambda x: {"a": x}.values(), lambda x: lambda: x, lambda x: Holder({x})]
+)
+def test_input_when_tensors_are_where_nobody_replaces_them_then_error(make) -> None:
+    with pytest.raises(poptorch.Error, match="Invalid input: h.* holds tensors that no later call"):
+        run(lambda self, h, x: x + 1, make(X), X)
+
+
+@pytest.mark.feature("Inputs", fidelity="exact")
+def test_call_by_name_when_a_decorator_fills_in_names_then_forward_gets_each_once() -> None:
+    seen = []
+
+    def forward(self, x=None, scale=2.0, *, shift=1.0, **rest):
+        return x * scale + shift
+
+    @wraps(forward)
+    def decorated(self, *args, **kwargs):
+        seen.append((len(args), set(kwargs)))
+        return forward(self, *args, **{"shift": 3.0, **kwargs})
+
+    for args, kwargs, factor, shift in (
+        ((), {"x": X}, 2, 3),
+        ((X,), {}, 2, 3),
+        ((X,), {"scale": 4.0}, 4, 3),
+        ((X, 4.0), {"shift": 5.0, "other": 1}, 4, 5),
+    ):
+        assert torch.equal(wrapped(decorated)(*args, **kwargs), X * factor + shift)
+        assert seen.pop() == (len(args), set(kwargs))
+
+
+@pytest.mark.feature("Inputs", fidelity="exact")
+def test_default_that_is_a_tensor_then_is_an_input() -> None:
+    executor = wrapped(lambda self, x, y=X, *, z=X: x + y + z)
+    assert torch.equal(executor(X), 3 * X)
+    assert torch.equal(executor(X, X + 1), 3 * X + 1)
+    assert torch.equal(executor(y=X + 1, x=X), 3 * X + 1)
 
 
 @pytest.mark.feature("Outputs", fidelity="exact")
 def test_output_when_an_unknown_type_holds_no_tensor_then_is_returned_as_traced() -> None:
-    output, kept = wrapped(lambda self, x: (x + 1, Unknown(3)))(X)
-    assert torch.equal(output, X + 1) and kept == Unknown(3)
+    output, kept = wrapped(lambda self, x: (x + 1, Record(3)))(X)
+    assert torch.equal(output, X + 1) and kept == Record(3)
 
 
 @pytest.mark.feature("Input validation", fidelity="exact")

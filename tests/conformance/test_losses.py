@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 
 import pytest
@@ -166,6 +167,77 @@ def test_built_in_loss_when_trained_then_equals_pytorch(name: str, reduction: st
     assert not torch.equal(after, weight)
 
 
+aten, _nn = torch.ops.aten, torch._C._nn
+_OPERATORS = {
+    "cross entropy": (lambda x, t: aten.cross_entropy_loss.default(x, t, None, 1, 2), _labels()),
+    "cross entropy, any overload": (
+        lambda x, t: aten.cross_entropy_loss(x, t, label_smoothing=0.1, reduction=2),
+        _labels(),
+    ),
+    "nll": (lambda x, t: aten.nll_loss_nd(x.log_softmax(1), t), _labels()),
+    "first result of nll": (
+        lambda x, t: aten.nll_loss_forward.default(x.log_softmax(1), t, None, 2, -100)[0],
+        _labels(),
+    ),
+    "mse": (lambda x, t: aten.mse_loss.default(x, t), torch.randn(ROWS, CLASSES)),
+    "l1": (lambda x, t: _nn.l1_loss(x, t, 2), torch.randn(ROWS, CLASSES)),
+    "smooth l1": (
+        lambda x, t: aten.smooth_l1_loss.default(x, t, beta=0.5),
+        torch.randn(ROWS, CLASSES),
+    ),
+    "kl": (
+        lambda x, t: torch.kl_div(x.log_softmax(1), t, 0, log_target=True),
+        torch.rand(ROWS, CLASSES).log_softmax(1),
+    ),
+    "ranking": (
+        lambda x, t: aten.margin_ranking_loss.default(x[:, 0], x[:, 1], t, 0.3),
+        _signs(),
+    ),
+    "logits": (
+        lambda x, t: torch.binary_cross_entropy_with_logits(x, t, None, x.detach().exp(), 1),
+        torch.rand(ROWS, CLASSES),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _OPERATORS)
+def test_operator_of_a_loss_when_trained_then_equals_pytorch(name: str) -> None:
+    loss, target = _OPERATORS[name]
+    weight, x = torch.randn(ROWS, CLASSES), torch.randn(ROWS, CLASSES)
+
+    def function(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return loss(x * w, t)
+
+    (after,) = trained(function, [weight], [(x, target)])
+    expected = plain_update(function, weight, x, target)
+    torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(after, weight)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_exported_program_when_it_computes_its_loss_then_trains_like_plain_pytorch() -> None:
+    """Its operators are called, and one of them asks where a tensor is."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(ROWS, CLASSES))
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return F.mse_loss(x * self.weight, F.one_hot(labels, CLASSES).to(torch.float32))
+
+    x, labels = torch.randn(ROWS, CLASSES), _labels()
+    module = torch.export.export(Model(), (x, labels)).module()
+    plain = copy.deepcopy(module)
+    plain(x, labels).backward()
+    expected = plain.weight.detach() - 0.1 * plain.weight.grad
+    optimizer = poptorch.optim.SGD(module.parameters(), lr=0.1)
+    training = poptorch.trainingModel(module, options(), optimizer)
+    training(x, labels)
+    training.destroy()
+    torch.testing.assert_close(module.weight.detach(), expected)
+
+
 def test_kl_div_when_batchmean_then_equals_pytorch() -> None:
     target, weight = torch.rand(ROWS, CLASSES).softmax(1), torch.randn(ROWS, CLASSES)
 
@@ -207,12 +279,16 @@ def test_ctc_loss_when_trained_then_equals_pytorch(reduction: str) -> None:
             lambda x, w: F.cross_entropy(x * w[0, 0], x.softmax(1)),
             "Couldn't find a loss in graph!",
         ),
+        (  # The operator of "batchmean", before the division.
+            lambda x, w: torch.kl_div((x * w[0, 0]).log_softmax(1), x, 2) / ROWS,
+            "Couldn't find a loss in graph!",
+        ),
         (
             lambda x, w: (F.mse_loss(x * w[0, 0], x), F.l1_loss(x * w[0, 1], x)),
             r"Multiple independent losses found in graph.*poptorch\.identity_loss",
         ),
     ],
-    ids=["ctc none", "no loss", "ce probabilities", "independent"],
+    ids=["ctc none", "no loss", "ce probabilities", "kl sum", "independent"],
 )
 def test_loss_when_refused_then_message_says_why(function, message: str) -> None:
     with pytest.raises(poptorch.Error, match=message):

@@ -85,7 +85,7 @@ def test_factories_without_a_device_then_each_is_named_once(caplog) -> None:
 
 
 def reassign_buffer(self, x):
-    self.state = self.state + 1
+    self.state = self.state.long()  # Of another type; with the same one it would be kept.
     return x
 
 

@@ -116,9 +116,7 @@ def test_integer_buffer_when_used_then_is_a_constant_with_a_warning(
     assert model(torch.zeros(2)).tolist() == [3.0, 4.0]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 def test_input_when_of_an_unsupported_type_then_raises(dtype: torch.dtype) -> None:
     with pytest.raises(poptorch.Error, match="Unsupported tensor input type from pytorch"):
         run(lambda x: x.float(), torch.ones(2).to(dtype))
@@ -128,14 +126,13 @@ def test_input_when_of_an_unsupported_type_then_raises(dtype: torch.dtype) -> No
     ("function", "message"),
     [
         (lambda x: x.bfloat16().float(), "Unsupported scalar type `BFloat16'.*cast to `Half'"),
-        (lambda x: x.to(torch.complex64).real, "Unsupported scalar type `ComplexFloat'"),
         (
             lambda x: x + torch.ones(2, dtype=torch.bfloat16).to("ipu"),
             "Unsupported scalar type `BFloat16'",
         ),
         (lambda x: x.to(torch.float8_e5m2).float(), "`Float8_e5m2'.*cast to `Half'"),
     ],
-    ids=["bfloat16", "complex", "constant", "float8"],
+    ids=["bfloat16", "constant", "float8"],
 )
 def test_type_when_unsupported_inside_then_raises(function, message: str) -> None:
     constant_model = Function(function)

@@ -31,6 +31,45 @@ class Tied(nn.Module):
 X = torch.ones(1, 2)
 
 
+class Around(nn.Module):
+    """A module that a subclass of the executor traces around the user's."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_executor_when_it_traces_a_module_around_the_users_then_trains_the_users_weights() -> None:
+    model, plain = Tied(), Tied()
+    plain.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = poptorch.Options().showCompilationProgressBar(False)
+    executor = poptorch.PoplarExecutor(Around(model), options, True, optimizer, user_model=model)
+    executor(X)
+    plain(X).backward()
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(
+            model.get_parameter(name).detach(), weight.detach() - 0.1 * weight.grad
+        )
+    executor.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(executor(X), plain(X).detach())
+    executor.destroy()
+
+
+def test_executor_when_it_traces_a_copy_then_the_optimizer_is_of_another_model() -> None:
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = poptorch.Options().showCompilationProgressBar(False)
+    for traced in (Around(copy.deepcopy(model)), copy.deepcopy(model)):
+        executor = poptorch.PoplarExecutor(traced, options, True, optimizer, user_model=model)
+        with pytest.raises(KeyError, match="'.*a.weight' of the model has that shape, but"):
+            executor(X)
+        executor.destroy()
+
+
 @pytest.fixture
 def trained() -> tuple[Tied, poptorch.PoplarExecutor]:
     """Returns a model that was trained for one call, and its wrapper; plain training agrees."""

@@ -95,7 +95,71 @@ def test_clipping_when_norm_is_above_the_limit_then_the_change_has_the_limit_as_
     torch.testing.assert_close(_first_change(1e6, 1.0), unlimited)
 
 
-def test_clipping_when_loss_is_scaled_then_the_limit_is_of_the_scaled_gradient() -> None:
+def _weights(model: torch.nn.Module, optimizer: torch.optim.Optimizer, scales) -> torch.Tensor:
+    """Returns the weights after one call for each loss scale, which changes between the calls."""
+    training = poptorch.trainingModel(
+        model, Setting("sharded", accumulation=2).options(), optimizer
+    )
+    torch.manual_seed(11)
+    for scale in scales:
+        optimizer.loss_scaling = scale
+        training.setOptimizer(optimizer)
+        training(*FAMILIES["mlp"].batch(8))
+    training.destroy()
+    return torch.nn.utils.parameters_to_vector(model.parameters())
+
+
+SCALES = {"constant": (128.0,) * 4, "not a power of two": (20.0,) * 4, "variable": (1.0, 10.0, 7.0)}
+ADAPTIVE = {
+    "Adam": {"lr": 0.02},
+    "AdamW": {"lr": 0.02, "weight_decay": 0.1},
+    "LAMB": {"lr": 0.02},
+    "RMSprop": {"lr": 0.02},
+}
+
+
+@pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES)
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_clipping_when_loss_is_scaled_then_adaptive_rules_do_not_depend_on_the_scale(
+    name: str, scales: tuple[float, ...]
+) -> None:
+    torch.manual_seed(7)
+    model = FAMILIES["mlp"].make(2)
+    found = []
+    for scaled in (scales, [1.0] * len(scales)):
+        trained = copy.deepcopy(model)
+        # A group of weights and one of biases, which one norm limits together.
+        groups = [
+            {"params": [p for p in trained.parameters() if (p.dim() > 1) == is_matrix]}
+            for is_matrix in (True, False)
+        ]
+        optimizer = getattr(poptorch.optim, name)(groups, loss_scaling=scaled[0], **ADAPTIVE[name])
+        optimizer.max_grad_norm = 0.1  # RMSprop takes no such argument.
+        if len(set(scaled)) > 1:
+            optimizer.variable_attrs.markAsVariable("loss_scaling")
+        found.append(_weights(trained, optimizer, scaled))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_clipping_when_loss_is_scaled_then_adam_equals_plain_pytorch(name: str) -> None:
+    def make(parameters, module):
+        own = {"max_grad_norm": LIMIT, "loss_scaling": 20.0} if module is poptorch.optim else {}
+        return getattr(module, name)(parameters, **ADAPTIVE[name], **own)
+
+    assert_same_training(
+        FAMILIES["mlp"].make(2),
+        FAMILIES["mlp"].batch,
+        Setting("sharded", accumulation=2, replicas=2),
+        num_updates=4,
+        make_optimizer=make,
+        max_grad_norm=LIMIT,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_clipping_when_sgd_scales_the_loss_then_the_limit_is_of_the_scaled_gradient() -> None:
     torch.testing.assert_close(
         _first_change(0.02, 16.0), torch.tensor(0.02 / 16), rtol=1e-3, atol=1e-7
     )

@@ -78,12 +78,12 @@ CHANGES = {
 }
 
 
-def train(family: str, *changes: Change) -> list[torch.Tensor]:
+def train(family: str, *changes: Change, setting: Setting = SETTING) -> list[torch.Tensor]:
     """Returns the losses of two calls and the weights after them."""
     torch.manual_seed(3)
     model = FAMILIES[family].make(STAGES)
-    batches = [FAMILIES[family].batch(2 * SETTING.num_micro_batches) for _ in range(2)]
-    options = SETTING.options()
+    batches = [FAMILIES[family].batch(2 * setting.num_micro_batches) for _ in range(2)]
+    options = setting.options()
     for change in changes:
         change(options)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -93,18 +93,19 @@ def train(family: str, *changes: Change) -> list[torch.Tensor]:
     return [*losses, *model.state_dict().values()]
 
 
+def train_plain(family: str, setting: Setting = SETTING) -> list[torch.Tensor]:
+    """Returns the same of the plain PyTorch loop."""
+    torch.manual_seed(3)
+    model = FAMILIES[family].make(STAGES)
+    batches = [FAMILIES[family].batch(2 * setting.num_micro_batches) for _ in range(2)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = [plain_step(model, optimizer, batch, setting) for batch in batches]
+    return [*losses, *copy.deepcopy(model).state_dict().values()]
+
+
 @pytest.fixture(scope="module")
 def expected() -> dict[str, list[torch.Tensor]]:
-    """What the plain PyTorch loop gives."""
-    results = {}
-    for family in ("mlp", "resnet"):
-        torch.manual_seed(3)
-        model = FAMILIES[family].make(STAGES)
-        batches = [FAMILIES[family].batch(2 * SETTING.num_micro_batches) for _ in range(2)]
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        losses = [plain_step(model, optimizer, batch, SETTING) for batch in batches]
-        results[family] = [*losses, *copy.deepcopy(model).state_dict().values()]
-    return results
+    return {family: train_plain(family) for family in ("mlp", "resnet")}
 
 
 @pytest.mark.feature("Execution strategies, recomputation and offloading", fidelity="exact")
@@ -115,6 +116,16 @@ def test_mlp_when_run_in_any_way_then_equals_plain_pytorch(
 ) -> None:
     for value, reference in zip(train("mlp", strategy, *changes), expected["mlp"], strict=True):
         torch.testing.assert_close(value, reference, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 5])
+def test_sequential_pipeline_when_micro_batches_are_fewer_than_stages_then_equals_plain_pytorch(
+    accumulation: int,
+) -> None:
+    setting = Setting("sharded", accumulation)
+    values = train("mlp", pipelined("sequential"), setting=setting)
+    for value, reference in zip(values, train_plain("mlp", setting), strict=True):
+        torch.testing.assert_close(value.view_as(reference), reference, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["resnet", "transformer", "lstm"])

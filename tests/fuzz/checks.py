@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 
 from fuzz.files import check_files, check_kill
+from fuzz.layouts import check_layouts
 from fuzz.others import check_groups, check_inference, check_wrappers
 from fuzz.parts import register_operators
 from fuzz.reports import check_reports
 from fuzz.training import check_noise, check_training
+from support.random_plans import check_plans
 
 import poptorch_emu as poptorch
 
@@ -20,8 +22,10 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "wrappers": check_wrappers,
     "groups": check_groups,
     "files": check_files,
+    "layouts": check_layouts,
     "reports": check_reports,
     "kill": check_kill,
+    "plans": check_plans,
 }
 # What a random model may run into by the rules of PopTorch.
 REFUSALS = re.compile(

@@ -80,7 +80,7 @@ class Training:
         self.name = choice.choice(names)
         limit = float("inf") if self.name == "RMSprop" else 0.5
         self.max_grad_norm = choice.choice([float("inf"), limit])
-        self.loss_scaling = choice.choice([1.0, 128.0]) if self.is_half else None
+        self.loss_scaling = choice.choice([1.0, 128.0])
         self.model = case.model().half() if self.is_half else case.model()
         self.plain = copy.deepcopy(self.model)
         self.replicas = PlainReplicas(self.plain, case.replicas)
@@ -93,7 +93,7 @@ class Training:
         more = {}
         if module is poptorch.optim:
             more |= {} if self.name == "RMSprop" else {"max_grad_norm": self.max_grad_norm}
-            more |= {"loss_scaling": self.loss_scaling} if self.loss_scaling else {}
+            more |= {"loss_scaling": self.loss_scaling}
         return getattr(module, name)(model.parameters(), **OPTIMIZERS[self.name], **more)
 
     def wrap(self) -> None:
@@ -109,8 +109,9 @@ class Training:
             losses = torch.cat(results)
         else:
             losses = self.training(*batch)[1]
-        # PopTorch clips gradients as they are, scaled with the loss.
-        limit = self.max_grad_norm / (self.loss_scaling or 1)
+        # SGD alone clips gradients that are scaled with the loss.
+        is_sgd = self.name in PLAIN_RULES
+        limit = self.max_grad_norm / (self.loss_scaling if is_sgd else 1.0)
         expected = plain_step(self.replicas, self.reference, batch, self.case.setting, limit)
         self.replicas.come_home(is_uploaded=False)
         self.compare(losses.reshape(-1), expected, "losses")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils import _pytree as pytree
 
-KINDS = ("forward", "gradient", "inplace", "out")
+KINDS = ("forward", "gradient", "inplace", "out", "mixed")
 NARROW_TYPES = (torch.float16, torch.int32)
 SEED = 20
 
@@ -86,7 +86,7 @@ def _spread(group: Iterator[Case], limit: int | None) -> Iterator[Case]:
 
 
 def _of_operator(op: Any, kinds: Sequence[str]) -> Iterator[Iterator[Case]]:
-    for dtype in (torch.float32, *NARROW_TYPES):
+    for dtype in (torch.float32, *NARROW_TYPES, torch.complex64):
         if dtype in op.dtypes:
             for kind in _kinds_for(op, dtype, kinds):
                 yield _samples(op, kind, dtype)
@@ -95,15 +95,24 @@ def _of_operator(op: Any, kinds: Sequence[str]) -> Iterator[Iterator[Case]]:
 def _samples(op: Any, kind: str, dtype: torch.dtype) -> Iterator[Case]:
     set_rng_seed(SEED)
     for sample in op.sample_inputs("cpu", dtype, requires_grad=kind == "gradient"):
-        yield _case(full_name(op), kind, dtype, _variant(op, kind), sample)
+        case = _case(full_name(op), kind, dtype, _variant(op, kind), sample)
+        if kind == "mixed":
+            yield from _on_two_devices(case)
+            continue
+        if dtype.is_complex:
+            case = _of_real_pairs(case)
+        yield case
         if kind == "out":
             return
 
 
 def _kinds_for(op: Any, dtype: torch.dtype, kinds: Sequence[str]) -> Iterator[str]:
     is_wide = dtype is torch.float32
+    has_gradient = is_wide or dtype.is_complex
     for kind in kinds:
-        if kind == "gradient" and not (is_wide and op.supports_autograd):
+        if kind == "gradient" and not (has_gradient and op.supports_autograd):
+            continue
+        if kind == "mixed" and not is_wide:
             continue
         if kind == "inplace" and not (is_wide and op.inplace_variant is not None):
             continue
@@ -131,6 +140,42 @@ def _case(name: str, kind: str, dtype: torch.dtype, function: Any, sample: Any) 
 
     tensors = [leaves[position] for position in positions]
     return Case(name, kind, dtype, call, tensors, description=_describe(leaves), options=kwargs)
+
+
+def _on_two_devices(case: Case) -> Iterator[Case]:
+    """Yields cases with the first tensor, or with all others, on the host."""
+    count = len(case.tensors)
+    for on_host in (range(1), range(1, count)) if count > 1 else ():
+
+        def call(*given: torch.Tensor, on_host: range = on_host, **more: Any) -> Any:
+            rest = iter(given)
+            filled = [
+                case.tensors[i].detach() if i in on_host else next(rest) for i in range(count)
+            ]
+            return case.function(*filled, **more)
+
+        tensors = [each for i, each in enumerate(case.tensors) if i not in on_host]
+        where = "first tensor on the host" if on_host.start == 0 else "others on the host"
+        yield replace(
+            case, function=call, tensors=tensors, description=f"{case.description}; {where}"
+        )
+
+
+def _of_real_pairs(case: Case) -> Case:
+    """Returns a case whose inputs are pairs of real numbers in place of complex ones."""
+    is_complex = [tensor.is_complex() for tensor in case.tensors]
+
+    def call(*given: torch.Tensor, **more: Any) -> Any:
+        pairs = zip(given, is_complex, strict=True)
+        return case.function(*(torch.view_as_complex(v) if c else v for v, c in pairs), **more)
+
+    tensors = [
+        torch.view_as_real(v.detach().resolve_conj()).clone().requires_grad_(v.requires_grad)
+        if c
+        else v
+        for v, c in zip(case.tensors, is_complex, strict=True)
+    ]
+    return replace(case, function=call, tensors=tensors)
 
 
 def _of_module(info: Any, kinds: Sequence[str]) -> Iterator[Iterator[Case]]:

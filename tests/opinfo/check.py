@@ -15,7 +15,11 @@ from torch.utils import _pytree as pytree
 
 import poptorch_emu as poptorch
 
-NARROW = {torch.float64: torch.float32, torch.int64: torch.int32}
+NARROW = {
+    torch.float64: torch.float32,
+    torch.int64: torch.int32,
+    torch.complex128: torch.complex64,
+}
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,8 @@ def _compare_values(index: int, ours: torch.Tensor, theirs: torch.Tensor, case: 
     tolerance = {}
     if theirs.dtype is torch.float16:
         tolerance = {"rtol": 5e-3, "atol": 5e-3}
+    elif case.dtype.is_complex:
+        tolerance = {"rtol": 1e-4, "atol": 1e-4}
     elif theirs.is_floating_point() or theirs.is_complex():
         tolerance = {"rtol": 2e-5, "atol": 2e-5}
     torch.testing.assert_close(

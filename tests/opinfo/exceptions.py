@@ -47,11 +47,14 @@ EVALUATION_GRADIENT = Reason(
 NO_SUCH_TYPE = Reason(
     "asks for a type that the device does not have",
     "Unsupported scalar type",
-    "float16 for bfloat16; real and imaginary parts, `torch.complex(re, im)` in between",
+    "float16 for bfloat16, complex64 for complex32",
 )
-COMPLEX_OUT = Reason(
-    "`out=` that must be complex", NO_SUCH_TYPE.words, "the result that is returned"
+HOST_WRITTEN = Reason(
+    "tensor of the host that is written",
+    "this tensor of the host",
+    "a buffer of the model",
 )
+RESIZED = Reason("resized in place", "cannot be captured", "`view`, `expand` or `new_empty`")
 UNSIGNED_OUT = Reason(
     "`out=` that must be torch.uint64", NO_SUCH_TYPE.words, "the result that is returned"
 )
@@ -64,12 +67,6 @@ CTC_CONCATENATED = Reason(
     "CTC loss of concatenated targets",
     "CTCLoss takes targets of two dimensions",
     "`torch.nn.utils.rnn.pad_sequence(..., batch_first=True)`",
-)
-
-_COMPLEX_RESULTS = (
-    *("fft.fft", "fft.fft2", "fft.fftn", "fft.ifft", "fft.ifft2", "fft.ifftn"),
-    *("fft.ihfft", "fft.ihfft2", "fft.ihfftn", "fft.rfft", "fft.rfft2", "fft.rfftn"),
-    *("complex", "linalg.eigvals", "polar"),
 )
 
 REFUSED: dict[str, tuple[Reason, ...]] = {
@@ -89,20 +86,25 @@ REFUSED: dict[str, tuple[Reason, ...]] = {
     "nonzero": (DYNAMIC_SHAPE,),
     "repeat_interleave": (DYNAMIC_SHAPE,),
     "tensor_split": (DYNAMIC_SHAPE,),
+    "linalg.svd": (READS_VALUE,),
+    "nn.functional.embedding": (HOST_WRITTEN,),
+    "nn.functional.embedding_bag": (HOST_WRITTEN,),
+    "resize_as_": (HOST_WRITTEN, RESIZED),
+    "sparse.mm.reduce": (SPARSE,),
+    "sparse.sampled_addmm": (SPARSE,),
     "to_sparse": (SPARSE,),
     "unique": (DYNAMIC_SHAPE,),
     "unique_consecutive": (DYNAMIC_SHAPE,),
     "nn.modules.batchnorm.BatchNorm1d": (EVALUATION_GRADIENT,),
     "nn.modules.batchnorm.BatchNorm2d": (EVALUATION_GRADIENT,),
     "nn.modules.batchnorm.BatchNorm3d": (EVALUATION_GRADIENT,),
-    "nn.functional.batch_norm": (EVALUATION_GRADIENT,),
-    "native_batch_norm": (EVALUATION_GRADIENT,),
-    "_native_batch_norm_legit": (EVALUATION_GRADIENT,),
-    "_batch_norm_with_update": (EVALUATION_GRADIENT,),
+    "nn.functional.batch_norm": (EVALUATION_GRADIENT, HOST_WRITTEN),
+    "native_batch_norm": (EVALUATION_GRADIENT, HOST_WRITTEN),
+    "_native_batch_norm_legit": (EVALUATION_GRADIENT, HOST_WRITTEN),
+    "_batch_norm_with_update": (EVALUATION_GRADIENT, HOST_WRITTEN),
     "nn.functional.ctc_loss": (CTC_NOT_REDUCED,),
     "nn.modules.loss.CTCLoss": (CTC_NOT_REDUCED, CTC_CONCATENATED),
-    **dict.fromkeys(("bfloat16", "cdouble", "cfloat", "chalf"), (NO_SUCH_TYPE,)),
-    **dict.fromkeys(_COMPLEX_RESULTS, (COMPLEX_OUT,)),
+    **dict.fromkeys(("bfloat16", "chalf"), (NO_SUCH_TYPE,)),
     "nn.modules.conv.LazyConv1d": (LAZY,),
     "nn.modules.conv.LazyConv2d": (LAZY,),
     "nn.modules.conv.LazyConv3d": (LAZY,),

@@ -61,6 +61,14 @@ def inference(function: Callable[..., Any], opts: poptorch.Options | None = None
     return poptorch.inferenceModel(Calls(function), opts or options())
 
 
+def unlike_values(_: Place) -> None:
+    guarded = options()
+    poptorch.emulator.set_value_guards(guarded, max_programs=1)
+    model = inference(lambda _, x: x[x > 0], guarded)
+    model(X)
+    model(-X)
+
+
 def training(function: Callable[..., Any] = summed, opts: poptorch.Options | None = None):
     model = Calls(function)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
@@ -342,6 +350,7 @@ MISTAKES: dict[str, Mistake] = {
     "explicit-backward": lambda _: training()(X).backward(),
     "python-control-flow": lambda _: inference(lambda _, x: x if x.sum() > 0 else -x)(X),
     "data-dependent-shape": lambda _: inference(lambda _, x: x[x > 0])(X),
+    "value-guards": unlike_values,
     "other-device": lambda _: inference(lambda _, x: x + torch.ones(2, device="cuda"))(X),
     "moved-to-cpu": lambda _: inference(lambda _, x: x.cpu() + 1)(X),
     "host-tensor": lambda _: inference(lambda _, x: x + X)(X),

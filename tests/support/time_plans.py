@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from poptorch_emu.plan.time.ipu_times import ipu_times
+from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.plan.time.time_plan import (
     ActionTime,
-    Bottleneck,
     Grid,
-    IpuTime,
-    Limit,
     StageTime,
     TimePlan,
     UpdateTime,
@@ -50,19 +49,14 @@ def made_of(
         return stages[port[1]].of(port[0]).cycles
 
     seconds = (window.cycles(cycles_of) + update) / clock_hz
-    busy = window.busy_cycles(cycles_of)
+    updates = tuple(UpdateTime(ipu, optimizer_cycles=update) for ipu in ipus if is_training)
+    outside = {Part.CALL: 0.0, Part.DATA: 0.0}
     return TimePlan(
         system="", chip="", clock_hz=clock_hz, num_replicas=1, step_seconds=seconds,
         window_seconds=seconds, num_windows=1, samples_per_step=num_micro_batches,
         throughput=None, cycles=round(seconds * clock_hz), unknown=(), rough=(),
-        limited_by=Bottleneck(Limit.NO_OVERLAP), spread_weights=(), assumptions=(),
-        evidence="", stages=stages,
-        updates=tuple(UpdateTime(ipu, optimizer_cycles=update) for ipu in ipus)
-        if is_training else (),
-        ipus=tuple(
-            IpuTime(ipu, busy[ipu], 0, 0, 0, 0, update, 0, 0, seconds - busy[ipu] - update)
-            for ipu in ipus
-        ),
+        spread_weights=(), assumptions=(), evidence="", stages=stages, updates=updates,
+        ipus=tuple(ipu_times(window, stages, updates, ipus, 1 / clock_hz, outside)),
         grid=Grid(kind.value if kind else "own", tuple(ipu_of_stage), (), num_micro_batches,
                   is_training, window.slot_cycles(cycles_of), table),
         all_operations=(),

@@ -41,3 +41,9 @@ X = torch.ones(2)
 class Pair(NamedTuple):
     left: torch.Tensor
     right: torch.Tensor
+
+
+def asserted_chain(self, x):
+    """Its assert stands here as it is; pytest rewrites those of tests."""
+    assert x.dim() == 1 and not (x < 0).any() and torch.isfinite(x).all()
+    return x + 1

@@ -94,7 +94,7 @@ class Centred(keras.layers.Layer):
 
     def call(self, x):
         mean, width = np.linspace(-1, 1, 12), np.full(12, 2.0)
-        return (1.0 / width) * (x - mean) + (mean != x) * np.maximum(x, width)
+        return (1.0 / width) * (x - mean) + tf.cast(mean != x, x.dtype) * np.maximum(x, width)
 
 
 def test_layer_with_arrays_then_computes_on_the_device_as_on_the_host() -> None:

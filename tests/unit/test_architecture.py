@@ -19,7 +19,8 @@ PACKAGE = ROOT / "poptorch_emu"
 FLOORS = {
     "errors": 0, "environment": 0, "enums": 0, "config": 0, "log": 0, "module_loading": 0,
     "near_names": 0,
-    "structure": 0, "torch_versions": 0, "troubleshooting": 0, "untrusted": 0, "version": 0,
+    "object_parts": 0, "structure": 0, "torch_versions": 0, "troubleshooting": 0, "untrusted": 0,
+    "version": 0,
     "distributed": 1, "ir": 1, "update.formulas": 1,
     "machine": 2,
     "trace": 3,
@@ -63,7 +64,7 @@ ENGINE_USERS = {
     "__init__",
 }
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+MAX_FUNCTION_LINES = 60
 
 # Names of PopTorch's own (api.md, usage census) that begin like private ones.
 POPTORCHS_NAMES = {
@@ -317,14 +318,6 @@ def test_functions_when_there_are_some_then_are_counted() -> None:
     )
     assert [length for _, length in cpp_functions(cpp + "}")] == [5]
     assert [length for _, length in cpp_functions('void f() {\n  g("{");  // {\n}\n')] == [3]
-
-
-def test_files_when_counted_then_are_not_too_long() -> None:
-    def num_lines(path: Path) -> list[int]:
-        count = len(path.read_text().splitlines())
-        return [count] if count > MAX_FILE_LINES else []
-
-    assert faults(num_lines, [*files(), *CPP_FILES]) == {}
 
 
 def test_functions_when_counted_then_are_not_too_long() -> None:

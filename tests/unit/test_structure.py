@@ -1,9 +1,13 @@
 """Tensors in containers: found in a fixed order, replaced without touching anything else."""
 
 import collections
+import dataclasses
 import sys
+import types
+import weakref
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -182,7 +186,8 @@ def test_flatten_and_rebuild_on_any_nesting_then_are_inverse(shape):
 
 def test_parser_then_finds_and_replaces_tensors_of_its_type():
     graph = Graph(*scalars(1, 2), name="g")
-    assert flatten_tensors([graph]) == []
+    graph.cached = torch.tensor(3)
+    assert numbers(flatten_tensors([graph])) == [1, 2, 3]
     args_parser.registerCustomArgParser(Graph, GraphParser())
     assert numbers(flatten_tensors([graph])) == [1, 2]
     copy = rebuild({"g": graph}, iter(scalars(3, 4)))["g"]
@@ -258,3 +263,132 @@ def test_geometric_parsers_where_the_package_is_there_then_its_types_are_importe
 )
 def test_as_list_then_unpacks_lists_and_tuples_only(result, expected):
     assert as_list(result) == expected
+
+
+class Store:
+    """Knows the object that holds it, as storages of torch_geometric do."""
+
+    def __init__(self, parent, **values):
+        self.parent, self.values = weakref.ref(parent), values
+
+
+class Slotted:
+    __slots__ = ("__hidden", "shown")
+
+    def __init__(self, hidden, shown):
+        self.__hidden, self.shown = hidden, shown
+
+    def hidden(self):
+        return self.__hidden
+
+
+class Guarded:
+    """Cannot be made or changed by its own methods."""
+
+    def __new__(cls, value, _):
+        return super().__new__(cls)
+
+    def __init__(self, value, _):
+        self.__dict__["value"] = value
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    value: object
+    kind: str = "k"
+
+
+def linked():
+    first, second = types.SimpleNamespace(x=torch.tensor(1)), types.SimpleNamespace()
+    first.other, second.other, second.x = second, first, torch.tensor(2)
+    return first
+
+
+OBJECTS = {
+    "attributes": lambda: Graph(*scalars(1, 2), name="g"),
+    "slots": lambda: Slotted(*scalars(1, 2)),
+    "frozen dataclass": lambda: Frozen({"a": scalars(1, 2)}),
+    "no setattr": lambda: Guarded(scalars(1, 2), 0),
+    "circle": linked,
+    "deque": lambda: collections.deque(scalars(1, 2), maxlen=2),
+    "user dict": lambda: collections.UserDict(a=torch.tensor(1), b=torch.tensor(2)),
+    "distribution": lambda: torch.distributions.Normal(torch.tensor(1.0), torch.tensor(2.0)),
+}
+
+
+@pytest.mark.parametrize("make", OBJECTS.values(), ids=OBJECTS)
+def test_object_when_rebuilt_then_another_of_its_type_with_other_tensors(make):
+    original = make()
+    copy = rebuild([original], iter(scalars(3, 4)))[0]
+    assert type(copy) is type(original) and copy is not original
+    assert numbers(flatten_tensors(original)) == [1, 2]
+    assert numbers(flatten_tensors(copy)) == [3, 4]
+    assert getattr(copy, "maxlen", 2) == 2
+
+
+def test_rebuild_of_a_circle_then_the_copies_refer_to_each_other():
+    copy = rebuild(linked(), iter(scalars(3, 4)))
+    assert copy.other.other is copy
+
+
+def test_rebuild_of_an_object_that_its_parts_refer_to_then_parts_refer_to_the_copy():
+    parent = Graph(None, None, "g")
+    parent.store = Store(parent, x=torch.tensor(1))
+    copy = rebuild(parent, iter(scalars(2)))
+    assert copy.store is not parent.store and copy.store.parent() is copy
+    assert int(copy.store.values["x"]) == 2
+
+
+def test_object_that_occurs_twice_then_its_tensors_are_found_once_and_it_is_copied_once():
+    graph = Frozen(torch.tensor(1))
+    assert numbers(flatten_tensors([graph, (graph,)])) == [1]
+    first, (second,) = rebuild([graph, (graph,)], iter(scalars(2)))
+    assert first is second and int(first.value) == 2
+
+
+def test_rebuild_then_objects_and_attributes_without_tensors_are_shared():
+    names, plain = [], Frozen(1)
+    copy = rebuild(Graph(torch.tensor(1), plain, names), iter(scalars(2)))
+    assert copy.edges is plain and copy.name is names
+
+
+def test_object_with_a_destructor_then_is_not_copied():
+    class Owner(Graph):
+        def __del__(self):
+            pass
+
+    assert flatten_tensors(Owner(*scalars(1, 2), name="g")) == []
+
+
+def test_type_that_pytree_knows_then_its_functions_take_it_apart():
+    class Opaque(set):
+        pass
+
+    pytree = torch.utils._pytree
+    pytree.register_pytree_node(
+        Opaque, lambda each: (list(each), "context"), lambda parts, _: Opaque(parts)
+    )
+    try:
+        copy = rebuild(Opaque(scalars(1)), iter(scalars(2)))
+        assert type(copy) is Opaque and numbers(copy) == [2]
+    finally:
+        pytree._deregister_pytree_node(Opaque)
+
+
+def test_canonical_objects_then_decide_the_order_of_attributes():
+    given, canonical = types.SimpleNamespace(), types.SimpleNamespace(a=None, b=None)
+    given.b, given.a = scalars(2, 1)
+    assert numbers(flatten_tensors([given], [canonical])) == [1, 2]
+
+
+def test_snapshot_then_later_changes_of_lists_objects_and_arrays_are_not_seen():
+    settings, array, tensor = types.SimpleNamespace(scale=1), np.zeros(1), torch.tensor(1)
+    original = {"o": settings, "l": [1], "a": array, "t": tensor}
+    kept = structure.snapshot(original)
+    settings.scale, array[0] = 2, 3
+    original["l"].append(2)
+    assert (kept["o"].scale, kept["l"], kept["a"][0]) == (1, [1], 0)
+    assert kept["t"] is tensor

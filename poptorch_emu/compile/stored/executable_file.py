@@ -126,6 +126,7 @@ def _executable(
         anchors=tuple(plan["anchors"]),
         tensor_names=tuple(plan["tensor_names"]),
         batch_counts=forward.batch_counts,
+        guards=forward.guards,
         shortages=tuple(plan["shortages"]),
     )
 

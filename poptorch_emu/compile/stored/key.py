@@ -40,6 +40,7 @@ _HOST_OPTIONS = {
     "ipu_id",
     "updatable_buffers",
     "max_repeat_logs",
+    "max_guarded_programs",  # What was read stands in the operations.
     "cast_rules",  # What they did stands in the operations.
 }
 

@@ -105,15 +105,19 @@ class Call:
     @property
     def out(self) -> Sequence[int]:
         """The shape of the (first) result."""
-        value = self.node.meta["val"]
-        shape: Sequence[int] = (value if isinstance(value, torch.Tensor) else value[0]).shape
+        shape: Sequence[int] = self.results[0].shape
         return shape
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """Tensors like the results; `None` stands for one that was not asked for."""
+        value = self.node.meta["val"]
+        return [value] if isinstance(value, torch.Tensor) else value
 
     @property
     def num_results(self) -> int:
         """How many results there are."""
-        value = self.node.meta["val"]
-        return 1 if isinstance(value, torch.Tensor) else len(value)
+        return len(self.results)
 
 
 Rule = Callable[[Call], Joined]

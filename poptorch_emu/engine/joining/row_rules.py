@@ -32,12 +32,17 @@ def joined_form(call: Call) -> Joined:
     if rule is None:
         require(traits_of(target).is_pointwise and "reduction" not in vars(call.arguments))
         rule = _elementwise
-    return rule(call)
+    form = rule(call)
+    # A rule may not know of a result that an overload has.
+    require(len(form.results) == call.num_results)
+    return form
 
 
 def _elementwise(call: Call) -> Joined:
     """Broadcasts from the last dimension; what has no rows of its own stays as it is."""
     names = [name for name in vars(call.arguments) if call.nodes(name)]
+    require(all(len(call.nodes(name)) == 1 for name in names))
+    require(all(value.shape == call.out for value in call.results))
     rank = len(call.out)
     by = {name: rank - len(call.shape(name)) for name in names}
     with_rows = [name for name in names if not call.is_shared(name)]
@@ -54,7 +59,7 @@ def _elementwise(call: Call) -> Joined:
             continue
         require(own.dim >= 0 and size == call.out[place.dim] and call.fits(name, own))
         places[name] = own
-    return Joined(places, (place,))
+    return Joined(places, (place,) * call.num_results)
 
 
 def _first_dimension(*names: str, results: int = 1) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,11 +21,14 @@ from poptorch_emu.keras.loops.capture_state import current, is_suspended
 from poptorch_emu.keras.loops.function_runner import FunctionRunner
 from poptorch_emu.keras.loops.host_values import tensorflow
 from poptorch_emu.keras.loops.infeed import Infeed
+from poptorch_emu.keras.loops.symbolic_values import current_graph
 from poptorch_emu.keras.model_methods import IpuModelMethods
-from poptorch_emu.keras.tensorflow_functions import dispatch as tensorflow_functions
 from poptorch_emu.options import Options
 
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
+
+# Imports TensorFlow.
+_BOUNDARY = "poptorch_emu.keras.tensorflow_graph.boundary"
 
 
 class IPUStrategy:
@@ -36,6 +40,13 @@ class IPUStrategy:
 
     num_replicas_in_sync = 1
     _is_of_processes = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> IPUStrategy:
+        """Makes it a strategy of TensorFlow, too, where that is there."""
+        tf = tensorflow()
+        kind: Any = cls
+        found: IPUStrategy = super().__new__(kind if tf is None else _of_tensorflow(kind, tf))
+        return found
 
     def __init__(
         self,
@@ -65,7 +76,7 @@ class IPUStrategy:
             )
         tf = tensorflow()
         if tf is not None:
-            tensorflow_functions.install(tf)
+            importlib.import_module(_BOUNDARY).install()
             tensorflow_1.refuse()
         self._has_infeeds = enable_dataset_iterators
         self._runner = FunctionRunner(system_settings)
@@ -77,16 +88,33 @@ class IPUStrategy:
         build = keras.Model.__init__
 
         @functools.wraps(build)
-        def build_for_ipus(model: Any, *args: Any, **kwargs: Any) -> None:
-            build(model, *args, **kwargs)
-            IpuModelMethods(model, system_settings).put_on()
+        def build_for_ipus(self: Any, *args: Any, **kwargs: Any) -> None:
+            build(self, *args, **kwargs)
+            IpuModelMethods(self, system_settings).put_on()
 
         keras.Model.__init__ = build_for_ipus
         try:
-            with _infeeds() if self._has_infeeds else nullcontext():
+            with _infeeds() if self._has_infeeds else nullcontext(), self._as_current():
                 yield self
         finally:
             keras.Model.__init__ = build
+
+    @contextmanager
+    def _as_current(self) -> Iterator[None]:
+        """Makes it the strategy that TensorFlow names."""
+        tf = tensorflow()
+        if tf is None:
+            yield
+            return
+        names = {"get_strategy": lambda: self, "has_strategy": lambda: True}
+        before = {name: getattr(tf.distribute, name) for name in names}
+        try:
+            for name, function in names.items():
+                setattr(tf.distribute, name, function)
+            yield
+        finally:
+            for name, function in before.items():
+                setattr(tf.distribute, name, function)
 
     def run(
         self,
@@ -112,7 +140,7 @@ class IPUStrategy:
             TypeError: an argument has a type that a device has not.
         """
         tf = tensorflow()
-        if tf is not None and not tf.executing_eagerly():
+        if tf is not None and not tf.executing_eagerly() and current_graph() is None:
             raise compiler_error(
                 "strategy.run is called while TensorFlow builds a graph (in a tf.function, or in "
                 "a function that Dataset.map takes), which would keep the result of one run for "
@@ -127,6 +155,12 @@ class IPUStrategy:
             RuntimeError: always.
         """
         raise RuntimeError("IPUStrategy.experimental_run_v2 is gone. Use run.")
+
+
+@functools.cache
+def _of_tensorflow(kind: Any, tf: Any) -> type:
+    """Returns a strategy that is an instance of `tf.distribute.Strategy`."""
+    return type(kind.__name__, (kind, tf.distribute.Strategy), {"__module__": kind.__module__})
 
 
 _ROOM = str(Path(__file__).parent.parent)

@@ -15,6 +15,7 @@ from poptorch_emu.keras.ipu.ipu_infeed_queue import IPUInfeedQueue
 from poptorch_emu.keras.loops.capture_state import Capture, current
 from poptorch_emu.keras.loops.device_values import is_of_device
 from poptorch_emu.keras.loops.host_values import is_host_tensor
+from poptorch_emu.keras.loops.symbolic_values import left
 from poptorch_emu.torch_versions import TorchDispatchMode
 
 __all__ = ["repeat", "while_loop"]
@@ -194,7 +195,7 @@ def _count(
                 value if step is None else _number(value) + count * step
                 for value, step in zip(values, steps, strict=True)
             ]
-            if not bool(condition(*now)):
+            if not bool(left(condition(*now))):
                 break
             count += 1
             if count > _MOST_ITERATIONS:
@@ -220,6 +221,7 @@ def _step(*values: Any) -> Any:
 
 def _number(value: Any) -> Any:
     """Returns the value of a scalar of the host, `None` for all else."""
+    value = left(value)
     if isinstance(value, (bool, int, float)):
         return value
     if is_of_device(value) or not is_host_tensor(value) or tuple(value.shape) != ():

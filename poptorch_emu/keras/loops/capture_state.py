@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.loops.symbolic_values import entered, left, outside_of_graphs
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Update:
     optimizer: Any
     variables: list[Any]
     loss: Any
+    gradients: list[Any]
 
 
 @dataclass(eq=False)
@@ -32,7 +34,9 @@ class Pass:
         parent: what is around the loop.
         reads: the infeeds of which an element was taken, in order.
         sent: queues, each with what it was given.
-        update: of an optimiser.
+        updates: of optimisers.
+        is_in_program: whether updates are operations of the program, in their order, not the last
+            step of a training program.
         loop: one inside whose passes are device iterations.
         is_of_device: whether the program itself says that this is one of the device.
         is_merged: whether its values are now those of the parent.
@@ -42,7 +46,8 @@ class Pass:
     parent: Pass | None = None
     reads: list[Any] = field(default_factory=list)
     sent: list[tuple[Any, Any]] = field(default_factory=list)
-    update: Update | None = None
+    updates: list[Update] = field(default_factory=list)
+    is_in_program: bool = False
     loop: DeviceLoop | None = None
     is_of_device: bool = False
     is_merged: bool = False
@@ -51,7 +56,12 @@ class Pass:
     @property
     def acts(self) -> bool:
         """Whether it reads, sends or updates by itself."""
-        return bool(self.reads or self.sent or self.update)
+        return bool(self.reads or self.sent or self.updates)
+
+    @property
+    def update(self) -> Update | None:
+        """The update that a training program ends with; `None` if there is none."""
+        return self.updates[0] if self.updates and not self.is_in_program else None
 
     def holder(self) -> Pass:
         """Returns the pass that has the values of this one now."""
@@ -95,6 +105,7 @@ class Capture(ABC):
     Attributes:
         replicas: among which elements are divided.
         outermost: what is outside of all loops.
+        num_acts: how often it has read, sent or updated.
         origins: gradients that a tape returned, by their ids, with its target and the source.
     """
 
@@ -108,6 +119,7 @@ class Capture(ABC):
         self.outermost = Pass()
         self._innermost = self.outermost
         self._num_loops = 0
+        self.num_acts = 0
         self.origins: dict[int, tuple[Any, Any, Any]] = {}
 
     @abstractmethod
@@ -127,6 +139,10 @@ class Capture(ABC):
         self._num_loops += 1
         return self.passes(self._num_loops - 1, values)
 
+    def note_read(self, variable: Any) -> None:
+        """Notes that a variable of Keras is read."""
+        return None
+
     def note_device_loop(self) -> None:
         """Makes the loop whose pass this is one of the device."""
         self._innermost.is_of_device = True
@@ -134,7 +150,8 @@ class Capture(ABC):
     def read(self, infeed: Any) -> Any:
         """Returns an element of an infeed."""
         self._innermost.reads.append(infeed)
-        return self.element(infeed)
+        self.num_acts += 1
+        return entered(self.element(infeed))
 
     def send(self, queue: Any, value: Any) -> None:
         """Notes that a queue is given a value.
@@ -147,21 +164,13 @@ class Capture(ABC):
                 "An outfeed can only be enqueued once. Make an IPUOutfeedQueue for each value, or "
                 "enqueue them together as a tuple or a dict."
             )
-        self._innermost.sent.append((queue, value))
+        self._innermost.sent.append((queue, left(value)))
+        self.num_acts += 1
 
     def update(self, update: Update) -> None:
-        """Notes the update of an optimiser.
-
-        Raises:
-            Error: there was one already.
-        """
-        if any(each.update for each in self._open_passes()):
-            raise compiler_error(
-                "A function that IPUStrategy.run runs updates weights once in an iteration, but "
-                "here a second optimizer, or the same one again, applies gradients. Run one "
-                "function for each."
-            )
-        self._innermost.update = update
+        """Notes the update of an optimiser."""
+        self._innermost.updates.append(update)
+        self.num_acts += 1
 
     @contextmanager
     def one_pass(self) -> Iterator[Pass]:
@@ -218,7 +227,7 @@ def suspended() -> Iterator[None]:
     was_suspended = is_suspended()
     _local.is_suspended = True
     try:
-        with _as_current(None):
+        with _as_current(None), outside_of_graphs():
             yield
     finally:
         _local.is_suspended = was_suspended

@@ -7,9 +7,8 @@ gets.
 from __future__ import annotations
 
 import builtins
-import importlib
 import inspect
-import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,15 +16,13 @@ from typing import Any
 import keras
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.loops import gradients, tensorflow_variables
+from poptorch_emu.keras.loops import gradients
 from poptorch_emu.keras.loops.capture_state import current
+from poptorch_emu.keras.loops.device_values import is_of_device
 from poptorch_emu.keras.loops.host_values import tensorflow
-from poptorch_emu.keras.loops.infeed import Infeed
+from poptorch_emu.keras.loops.infeed import Infeed, Joined
+from poptorch_emu.keras.loops.symbolic_values import entered, left
 from poptorch_emu.trace.patches import patched
-
-_VARIABLES = "tensorflow.python.ops.resource_variable_ops"
-_REFLECTED = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-_OPERATORS = (*_REFLECTED, "lt", "le", "gt", "ge", "neg", "abs", "getitem")
 
 
 @contextmanager
@@ -48,25 +45,8 @@ def captured_calls(function: Callable[..., Any]) -> Iterator[None]:
                     batch_jacobian=_no_jacobian,
                 )
             )
-            stack.enter_context(_replaced(type(tf.function(_nothing)), __call__=_call_plainly))
             stack.enter_context(_replaced(tf.Tensor, __iter__=_iterate_tensor))
             stack.enter_context(_replaced(tf.data.Dataset, __iter__=_iterate_dataset))
-            stack.enter_context(_replaced(tf, print=_no_print))
-            variables = importlib.import_module(_VARIABLES)
-            stack.enter_context(
-                _replaced(
-                    variables.ResourceVariable,
-                    assign=_assign,
-                    assign_add=_assign_add,
-                    assign_sub=_assign_sub,
-                )
-            )
-            stack.enter_context(
-                _replaced(variables.BaseResourceVariable, value=_value, read_value=_value)
-            )
-            operators = {f"__{name}__": _operator(name) for name in _OPERATORS}
-            reflected = {f"__r{name}__": _reflected_operator(name) for name in _REFLECTED}
-            stack.enter_context(_replaced(tf.Variable, **operators, **reflected))
         yield
 
 
@@ -82,26 +62,30 @@ class CapturedRange(Sequence[Any]):
 
     def __init__(self, values: Sequence[Any]) -> None:
         """Takes a range."""
-        self._values = values
+        self.values = values
 
     def __iter__(self) -> Iterator[Any]:
         capture = current()
-        return iter(self._values) if capture is None else capture.run_loop(self._values)
+        return iter(self.values) if capture is None else capture.run_loop(self.values)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._values[index]
+        return self.values[index]
+
+
+_CAPTURED = (Infeed, Joined, CapturedRange)
 
 
 class _Scalars(Sequence[Any]):
     """The tensors in one of TensorFlow, each made when it is asked for: a long range has many."""
 
     def __init__(self, tensor: Any) -> None:
-        """Takes a tensor of one axis."""
+        """Takes a tensor of one axis that is known on the host."""
         self._dtype = tensor.dtype
-        self._array = tensor.numpy()
+        found = left(tensor)
+        self._array = found if found is not tensor else tensor.numpy()
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self._array
@@ -133,8 +117,8 @@ def _replaced(owner: Any, **replacements: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def _own_range(function: Callable[..., Any]) -> Iterator[None]:
-    """Gives the module of a function another `range` and `enumerate`, unless it has its own."""
-    names = {"range": _range, "enumerate": _enumerate}
+    """Gives the module of a function other `range`, `enumerate` and `zip`, if it has none."""
+    names = {"range": _range, "enumerate": _enumerate, "zip": _zip}
     scope = getattr(inspect.unwrap(function), "__globals__", {})
     added = {name: each for name, each in names.items() if name not in scope}
     scope.update(added)
@@ -155,13 +139,35 @@ def _index(limit: Any) -> Any:
 
 
 def _enumerate(values: Any, start: int = 0) -> Any:
-    if current() is None or not isinstance(values, Infeed):
+    if current() is None or not isinstance(source := _source(values), _CAPTURED):
         return builtins.enumerate(values, start)
-    return values.enumerated(start)
+    return _zip(builtins.range(start, start + sys.maxsize), source)
+
+
+def _zip(*values: Any, strict: bool = False) -> Any:
+    sources = [_source(each) for each in values]
+    is_captured = any(isinstance(each, _CAPTURED) for each in sources)
+    if current() is None or not is_captured:
+        return builtins.zip(*values, strict=strict)
+    plain = [each.values if isinstance(each, CapturedRange) else each for each in sources]
+    kinds = (Infeed, Joined, Sequence)
+    return Joined([each if isinstance(each, kinds) else list(each) for each in plain])
+
+
+def _source(values: Any) -> Any:
+    """Returns an infeed for a data set, and all else as it is."""
+    tf = tensorflow()
+    if tf is not None and current() is not None and isinstance(values, tf.data.Dataset):
+        return Infeed(values, is_of_run=True)
+    return values
 
 
 def _iterate_tensor(capture: Any, original: Any, tensor: Any) -> Any:
-    return capture.run_loop(_Scalars(tensor)) if len(tensor.shape) == 1 else original(tensor)
+    if is_of_device(left(tensor)):
+        return iter(tensorflow().unstack(tensor))
+    if len(tensor.shape) != 1:
+        return original(tensor)
+    return map(entered, capture.run_loop(_Scalars(tensor)))
 
 
 def _iterate_dataset(capture: Any, original: Any, dataset: Any) -> Any:
@@ -171,7 +177,7 @@ def _iterate_dataset(capture: Any, original: Any, dataset: Any) -> Any:
 def _apply(
     capture: Any, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
 ) -> None:
-    gradients.apply(capture, optimizer, list(grads), trainable_variables)
+    gradients.apply(capture, optimizer, left(list(grads)), trainable_variables)
 
 
 def _enter_tape(capture: Any, original: Any, tape: Any) -> Any:
@@ -192,13 +198,18 @@ def _gradient(
     unconnected_gradients: Any = "none",
 ) -> Any:
     kind = getattr(unconnected_gradients, "value", unconnected_gradients)
-    return gradients.gradient(
-        capture, target, sources, output_gradients, gives_zeros=kind == "zero"
+    found = gradients.gradient(
+        capture,
+        left(target),
+        left(sources),
+        left(output_gradients),
+        gives_zeros=kind == "zero",
     )
+    return entered(found)
 
 
 def _watch(capture: Any, original: Any, tape: Any, tensor: Any) -> None:
-    gradients.watch(tensor)
+    gradients.watch(left(tensor))
 
 
 def _no_jacobian(capture: Any, original: Any, *args: Any, **kwargs: Any) -> None:
@@ -206,57 +217,3 @@ def _no_jacobian(capture: Any, original: Any, *args: Any, **kwargs: Any) -> None
         "GradientTape.jacobian is not captured. Take gradients of the single elements with "
         "GradientTape(persistent=True)."
     )
-
-
-def _no_print(capture: Any, original: Any, *args: Any, **kwargs: Any) -> None:
-    raise compiler_error(
-        "tf.print shows values of the host, but this function runs on the IPU. Send the value to "
-        "an IPUOutfeedQueue, and print what dequeue() returns."
-    )
-
-
-def _assign(capture: Any, original: Any, variable: Any, value: Any, *args: Any) -> Any:
-    tensorflow_variables.assign(variable, value)
-    return variable
-
-
-def _assign_add(
-    capture: Any, original: Any, variable: Any, delta: Any, *args: Any, **kw: Any
-) -> Any:
-    return _assign(capture, original, variable, tensorflow_variables.value_of(variable) + delta)
-
-
-def _assign_sub(
-    capture: Any, original: Any, variable: Any, delta: Any, *args: Any, **kw: Any
-) -> Any:
-    return _assign(capture, original, variable, tensorflow_variables.value_of(variable) - delta)
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    compute = getattr(operator, name)
-
-    def call(capture: Any, original: Any, variable: Any, *others: Any) -> Any:
-        return compute(tensorflow_variables.value_of(variable), *others)
-
-    return call
-
-
-def _reflected_operator(name: str) -> Callable[..., Any]:
-    compute = getattr(operator, name)
-
-    def call(capture: Any, original: Any, variable: Any, other: Any) -> Any:
-        return compute(other, tensorflow_variables.value_of(variable))
-
-    return call
-
-
-def _value(capture: Any, original: Any, variable: Any) -> Any:
-    return tensorflow_variables.value_of(variable)
-
-
-def _call_plainly(capture: Any, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return plain_function(function)(*args, **kwargs)
-
-
-def _nothing() -> None:
-    """Is a function whose wrapper is of the class of all."""

@@ -9,7 +9,8 @@ import torch
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from poptorch_emu.keras.loops.capture_state import current
-from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
+from poptorch_emu.keras.loops.host_values import is_host_tensor, to_host, to_torch
+from poptorch_emu.keras.loops.symbolic_values import left
 from poptorch_emu.keras.loops.tensorflow_variables import is_variable, value_of
 from poptorch_emu.trace.blocks import is_tracing
 
@@ -32,7 +33,7 @@ def form_of_value(value: Any) -> Any:
 
 
 def read_variables(values: Any) -> Any:
-    """Returns a structure with what its variables are now."""
+    """Returns a structure with what its variables and symbolic tensors are now."""
     return keras.tree.map_structure(_read, values)
 
 
@@ -42,6 +43,9 @@ def all_on_device(values: Any) -> Any:
 
 
 def _read(leaf: Any) -> Any:
+    found = left(leaf)
+    if found is not leaf:
+        return found if is_of_device(found) else to_host(to_torch(found))
     if is_variable(leaf):
         return value_of(leaf)
     return leaf.value if isinstance(leaf, keras.Variable) else leaf

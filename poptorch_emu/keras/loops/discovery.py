@@ -16,12 +16,14 @@ import numpy as np
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.loops.capture_state import Capture, DeviceLoop, Pass
+from poptorch_emu.keras.loops.capture_state import Capture, DeviceLoop, Pass, Update
 from poptorch_emu.keras.loops.captured_calls import captured_calls
 from poptorch_emu.keras.loops.device_values import read_variables
 from poptorch_emu.keras.loops.loop_variables import frame_of_loop, local_variables
 from poptorch_emu.keras.loops.observed_variables import ObservedVariables, observed
 from poptorch_emu.keras.loops.pass_tracker import PassTracker
+from poptorch_emu.keras.loops.symbolic_values import entered, in_graph, left
+from poptorch_emu.keras.loops.updates_in_program import apply, has_counterpart
 from poptorch_emu.torch_versions import disable_current_modes
 from poptorch_emu.troubleshooting import Topic
 
@@ -91,11 +93,16 @@ def discover(
         observed() as variables,
         torch.random.fork_rng(devices=[]),
         keras.device("cpu"),
+        in_graph(),
         discovery.tracker,
     ):
-        result = read_variables(function(*args, **kwargs))
+        result = read_variables(function(*entered(args), **entered(kwargs)))
         discovery.end(result)
-    loops, body = body_of(discovery.outermost)
+        loops, body = body_of(discovery.outermost)
+        body.is_in_program = discovery.is_in_program or not all(map(has_counterpart, body.updates))
+        if body.is_in_program:
+            for update in body.updates:
+                apply(update, 1)
     return Discovered(loops, body, result, variables, frozenset(discovery.used_counters()))
 
 
@@ -106,6 +113,17 @@ class _Discovery(Capture):
         self._num_read: dict[int, int] = {}
         self._counters: dict[int, tuple[torch.Tensor, int]] = {}
         self._was_left = False
+        self._updated: set[int] = set()
+        self.is_in_program = False
+
+    def update(self, update: Update) -> None:
+        self.is_in_program |= any(each.updates for each in self._open_passes())
+        super().update(update)
+        self._updated |= {id(each) for each in update.variables}
+
+    def note_read(self, variable: Any) -> None:
+        is_count = variable.name == "iteration" or variable.name == "iterations"
+        self.is_in_program |= id(variable) in self._updated or is_count
 
     def element(self, infeed: Any) -> Any:
         index = self._num_read.get(id(infeed), 0)
@@ -124,6 +142,7 @@ class _Discovery(Capture):
         for number, value in enumerate(values):
             before = before or local_variables(frame_of_loop())
             self._num_read.clear()
+            self._updated.clear()
             with self.one_pass() as opened:
                 try:
                     yield self._counter(ordinal, value) if seen else value
@@ -183,6 +202,15 @@ class _Discovery(Capture):
             values = before[name], middle[name], after[name]
             if self._is_handed_on(one, *values):
                 loop.carried[name] = (before[name], middle[name])
+        for name in (middle.keys() & after.keys()) - loop.carried.keys():
+            pair = middle[name], after[name]
+            if all(type(each) in _OF_PYTHON for each in pair) and pair[0] != pair[1]:
+                raise compiler_error(
+                    f"Local variable {name!r} is {pair[0]!r} after the first iteration of a loop "
+                    f"on the IPU and {pair[1]!r} after the second, but all iterations are one "
+                    "program. Set it before the loop, so that it is handed on, or loop over a "
+                    "range or a data set that has these values."
+                )
 
     def _is_handed_on(self, first: Pass, before: Any, middle: Any, after: Any) -> bool:
         """Returns whether a variable has another value after each pass, of one form."""
@@ -196,14 +224,14 @@ class _Discovery(Capture):
         return any(
             self.tracker.maker_of(each) is first
             if isinstance(each, torch.Tensor)
-            else each != other
+            else isinstance(other, torch.Tensor) or not np.array_equal(each, other)
             for each, other in zip(leaves[1], leaves[0], strict=True)
         )
 
     def _counter(self, ordinal: int, value: Any) -> torch.Tensor:
         """Returns what stands for the variable of a loop."""
         with disable_current_modes():
-            counter = loop_values([value])[0]
+            counter = as_counter(loop_values([value])[0])
         self._counters[id(counter)] = (counter, ordinal)
         return counter
 
@@ -213,6 +241,9 @@ class _Discovery(Capture):
                 self.tracker.note_use(leaf)
 
 
+_OF_PYTHON = (bool, int, float, str)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, torch.Tensor)) or hasattr(value, "__array__")
 
@@ -220,7 +251,7 @@ def _is_number(value: Any) -> bool:
 def _acts_of(each: Pass) -> list[int]:
     """Returns what a pass acts on."""
     inner = [] if each.loop is None else [len(each.loop.values), *_acts_of(each.loop.body)]
-    updated = [] if each.update is None else [each.update.optimizer, *each.update.variables]
+    updated = [x for update in each.updates for x in (update.optimizer, *update.variables)]
     return [id(x) for x in (*each.reads, *(queue for queue, _ in each.sent), *updated)] + inner
 
 
@@ -246,7 +277,17 @@ def loop_values(values: Sequence[Any]) -> torch.Tensor:
     """Returns the values of the variable of a loop as the device has them."""
     if hasattr(values, "__array__"):
         found = torch.as_tensor(np.array(values))
+        has_type = True
     else:
-        plain = [getattr(value, "numpy", lambda value=value: value)() for value in values]
-        found = torch.tensor(plain)
+        plain = [left(value) for value in values]
+        found = torch.as_tensor(np.array(plain))
+        has_type = any(hasattr(each, "__array__") for each in plain)
+    if has_type and not found.is_floating_point():
+        return found
     return found.float() if found.is_floating_point() else found.int()
+
+
+def as_counter(value: torch.Tensor) -> torch.Tensor:
+    """Returns the variable of a loop, which has no type of its own, as a number of Python."""
+    value.is_number_of_python = True  # type: ignore[attr-defined]
+    return value

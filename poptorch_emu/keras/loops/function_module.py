@@ -6,7 +6,7 @@ iteration to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,6 +18,8 @@ from poptorch_emu.keras.loops.captured_calls import captured_calls
 from poptorch_emu.keras.loops.device_values import form_of_value, is_of_device, read_variables
 from poptorch_emu.keras.loops.discovery import Discovered
 from poptorch_emu.keras.loops.iteration import Iteration
+from poptorch_emu.keras.loops.symbolic_values import entered, in_graph
+from poptorch_emu.keras.loops.tensorflow_variables import keras_counterpart
 from poptorch_emu.ops import identity_loss
 
 
@@ -63,17 +65,18 @@ class CapturedFunction(torch.nn.Module):
         update = discovered.body.update
         trained = {} if update is None else {id(each): each for each in update.variables}
         used = {id(each): each for each in discovered.variables.used if not _is_seed(each)}
+        self.counts = [each.optimizer.iterations for each in discovered.body.updates]
+        self.counts = list({id(each): each for each in self.counts}.values())
+        if not discovered.body.is_in_program:
+            self.counts.clear()
+        for each in self.counts:
+            used.pop(id(each), None)
+            standing_in = keras_counterpart(each)
+            used[id(standing_in)] = standing_in
         # Only numbers with a point are states of a device.
         self.integers = [each for each in used.values() if not _is_floating(each)]
         for each in self.integers:
             del used[id(each)]
-        if update is not None and any(
-            each is update.optimizer.iterations for each in self.integers
-        ):
-            raise compiler_error(
-                "This function reads optimizer.iterations, which are counted on the host, after "
-                "all its updates. Use the variable of its loop, and add what there was before."
-            )
         self.variables = named_variables(list(used.values()))
         self.trained = {name: each for name, each in self.variables.items() if id(each) in trained}
         for name, variable in self.variables.items():
@@ -104,12 +107,19 @@ class CapturedFunction(torch.nn.Module):
             iteration.active(),
             captured_calls(function),
             keras.device(str(device)),
-            _ReadingScope(given, self.variables, values, device, (), self.trained.values()),
+            _ReadingScope(
+                given, self.counts, self.variables, values, device, (), self.trained.values()
+            ) as scope,
             device_random_numbers(),
             torch.enable_grad(),
+            in_graph(),
         ):
-            result = read_variables(function(*args, **kwargs))
-        return tuple(self._outputs(iteration, result, device))
+            result = read_variables(function(*entered(args), **entered(kwargs)))
+        outputs = self._outputs(iteration, result, device)
+        if scope.has_pending:  # Outputs are what variables were before.
+            outputs = [each.clone() for each in outputs]
+        scope.store_all()
+        return tuple(outputs)
 
     def _outputs(
         self, iteration: Iteration, result: Any, device: torch.device
@@ -137,20 +147,28 @@ def _is_seed(variable: Any) -> bool:
 class _ReadingScope(StoringScope):
     """Gives variables that no optimiser updates a gradient of their own, which a tape may ask for.
 
-    The loss does not see them. Integers have the values that the host gives them in each run.
+    The loss does not see them. Integers have the values that the host gives them in each run. What
+    is assigned is stored at the end of the iteration, so that values that were read before stay.
     """
 
-    def __init__(self, given: Mapping[int, torch.Tensor], *args: Any) -> None:
+    def __init__(
+        self, given: Mapping[int, torch.Tensor], counts: Sequence[Any], *args: Any
+    ) -> None:
         super().__init__(*args)
         self._given = given  # By the ids of variables.
+        self._counts = {id(each): keras_counterpart(each) for each in counts}
         self._leaves: dict[int, torch.Tensor] = {}
+        self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def get_current_value(self, variable: Any) -> Any:
         """Returns what a variable is now."""
         if id(variable) in self._given:
             return self._given[id(variable)]
-        value = super().get_current_value(variable)
-        if value is None or not value.requires_grad or self.is_trained(variable):
+        if id(variable) in self._counts:
+            return self.get_current_value(self._counts[id(variable)]).to(torch.int64)
+        stored = super().get_current_value(variable)
+        _, value = self._pending.get(id(variable), (None, stored))
+        if stored is None or not stored.requires_grad or self.is_trained(variable):
             return value
         if id(variable) not in self._leaves:
             self._leaves[id(variable)] = value.detach().requires_grad_()
@@ -162,6 +180,8 @@ class _ReadingScope(StoringScope):
         Raises:
             Error: of an integer, which no device brings back.
         """
+        if id(update[0]) in self._counts:
+            update = self._counts[id(update[0])], update[1].float()
         if id(update[0]) in self._given:
             raise compiler_error(
                 f"A function on the IPU assigns to variable {update[0].path!r} of the type "
@@ -169,4 +189,18 @@ class _ReadingScope(StoringScope):
                 "return the number, and assign it on the host."
             )
         super().add_update(update)
-        self._leaves.pop(id(update[0]), None)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a variable was assigned to."""
+        return bool(self._pending)
+
+    def store_all(self) -> None:
+        """Stores what was assigned."""
+        with torch.no_grad():
+            for stored, value in self._pending.values():
+                stored.copy_(value)
+
+    def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
+        self._pending[id(variable)] = (stored, value)
+        self._leaves.pop(id(variable), None)

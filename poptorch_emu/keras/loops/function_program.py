@@ -16,7 +16,7 @@ from poptorch_emu.keras.loops.discovery import Discovered, loop_values
 from poptorch_emu.keras.loops.function_module import CapturedFunction
 from poptorch_emu.keras.loops.function_results import FunctionResults
 from poptorch_emu.keras.loops.infeed import Element, Infeed, stacked
-from poptorch_emu.keras.loops.tensorflow_variables import begin_run, end_run
+from poptorch_emu.keras.loops.tensorflow_variables import begin_run, end_run, keras_counterpart
 from poptorch_emu.keras.optimizer_link import KerasOptimizerLink
 from poptorch_emu.keras.run_settings import ModelSettings, SystemSettings, executor_options
 from poptorch_emu.keras.wrapped_optimizers import merged
@@ -171,7 +171,8 @@ class FunctionProgram(DeviceProgram):
         assigned = self._discovered.variables.assigned
         if self._link is None and assigned:
             self.executor.copyWeightsToHost()
-        end_run([each for each in self._of_tensorflow if id(each) in assigned])
+        counts = {id(keras_counterpart(each)) for each in self._module.counts}
+        end_run([each for each in self._of_tensorflow if id(each) in assigned.keys() | counts])
 
     def _read_on(
         self, infeeds: Iterable[Infeed], stream: ResultStream, results: FunctionResults

@@ -13,7 +13,7 @@ from poptorch_emu.keras.loops.captured_calls import plain_function
 from poptorch_emu.keras.loops.discovery import discover
 from poptorch_emu.keras.loops.function_module import CapturedFunction
 from poptorch_emu.keras.loops.function_program import FunctionProgram, settings_of_update
-from poptorch_emu.keras.loops.host_values import is_host_tensor, to_torch
+from poptorch_emu.keras.loops.host_values import check_integers, is_host_tensor, to_torch
 from poptorch_emu.keras.loops.turns import turn
 from poptorch_emu.keras.run_settings import SystemSettings, num_replicas
 from poptorch_emu.keras.wrapped_optimizers import factor_of_loss
@@ -83,6 +83,7 @@ def _for_device(leaf: Any) -> Any:
     if not is_host_tensor(leaf):
         return leaf
     tensor = to_torch(leaf)
+    check_integers(tensor.numpy()) if tensor.dtype is torch.int64 else None
     if tensor.dtype is torch.float64:
         raise TypeError(
             "Unsupported data type for input: float64. Convert it with tf.cast(x, tf.float32)."

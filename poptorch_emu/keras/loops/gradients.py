@@ -62,7 +62,6 @@ def apply(
     which the program has scaled its loss; the device multiplies and divides by itself.
 
     Raises:
-        Error: there was an update before.
         ValueError: there is no gradient.
     """
     if variables is None:
@@ -78,7 +77,7 @@ def apply(
     loss, scale = _loss_of(capture, pairs), optimizer.loss_scale_factor
     if scale is not None and not is_unscaled_by_program(optimizer):
         loss = loss / scale
-    capture.update(Update(optimizer, [v for _, v in pairs], loss))
+    capture.update(Update(optimizer, [v for _, v in pairs], loss, [g for g, _ in pairs]))
 
 
 def _loss_of(capture: Capture, pairs: Iterable[tuple[Any, Any]]) -> torch.Tensor:

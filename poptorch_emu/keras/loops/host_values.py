@@ -11,10 +11,29 @@ from typing import Any
 import numpy as np
 import torch
 
+from poptorch_emu.keras.loops.symbolic_values import outside_of_graphs
+
 
 def tensorflow() -> Any:
     """Returns TensorFlow, `None` if nobody has imported it."""
     return sys.modules.get("tensorflow")
+
+
+def check_integers(array: Any) -> None:
+    """Checks that the device has the integers of an array.
+
+    Raises:
+        OverflowError: one needs more than 32 bits.
+    """
+    limits = np.iinfo(np.int32)
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or not array.size:
+        return
+    if array.dtype == np.int32 or (array.min() >= limits.min and array.max() <= limits.max):
+        return
+    raise OverflowError(
+        f"Integers on an IPU have 32 bits, but here is one from {array.min()} to {array.max()}. "
+        "Pass smaller ones, or floating-point numbers."
+    )
 
 
 def is_host_tensor(value: Any) -> bool:
@@ -33,7 +52,8 @@ def to_torch(value: Any) -> torch.Tensor:
     """
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    with outside_of_graphs():
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"Unsupported data type for input: {_name_of_type(value)}")
     return torch.from_numpy(np.array(array))  # One that may be written to.
@@ -42,7 +62,10 @@ def to_torch(value: Any) -> torch.Tensor:
 def to_host(value: torch.Tensor) -> Any:
     """Returns what a program gets of a result: TensorFlow's own tensor, if it is there."""
     tf = tensorflow()
-    return value if tf is None else tf.constant(value.detach().numpy())
+    if tf is None:
+        return value
+    with outside_of_graphs():
+        return tf.constant(value.detach().numpy())
 
 
 def _name_of_type(value: Any) -> str:

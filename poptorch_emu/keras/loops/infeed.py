@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.loops.capture_state import current, suspended
-from poptorch_emu.keras.loops.host_values import tensorflow
+from poptorch_emu.keras.loops.host_values import check_integers, tensorflow
 from poptorch_emu.keras.loops.safe_data_sets import can_be_bundled
 from poptorch_emu.keras.loops.turns import reading
 
@@ -100,16 +101,6 @@ class Infeed:
         return capture.read(self)
 
     get_next = __next__
-
-    def enumerated(self, start: int) -> Iterator[tuple[Any, Any]]:
-        """Yields all elements that are left with their numbers, in a function that is captured."""
-        capture = current()
-        assert capture is not None
-        count = capture.known_count()
-        if count is None:
-            count = self.num_left() // capture.replicas
-        for number in capture.run_loop(range(start, start + count)):
-            yield number, capture.read(self)
 
     def num_left(self) -> int:
         """Returns how many elements are left.
@@ -202,7 +193,7 @@ class Infeed:
         return tensorflow().nest.pack_sequence_as(self.spec, list(tensors))
 
     def _loop(self) -> Iterator[Any]:
-        for _, element in self.enumerated(0):
+        for (element,) in Joined([self]):
             yield element
 
     def hold(self, count: int) -> None:
@@ -265,6 +256,59 @@ class Infeed:
         return True
 
 
+class Joined:
+    """Infeeds, ranges and others of these side by side, for a function that is captured."""
+
+    def __init__(self, sources: Sequence[Any]) -> None:
+        """Takes infeeds and sequences; at least one is an infeed, or they are ranges."""
+        self._sources = sources
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yields what all have next, as long as all have something."""
+        capture = current()
+        assert capture is not None
+        count = capture.known_count()
+        for number in capture.run_loop(range(self.num_left(capture) if count is None else count)):
+            yield self.entry(capture, number)
+
+    def num_left(self, capture: Any) -> int:
+        """Returns for how many iterations there is something."""
+        return min(
+            each.num_left() // capture.replicas
+            if isinstance(each, Infeed)
+            else each.num_left(capture)
+            if isinstance(each, Joined)
+            else len(each)
+            for each in self._sources
+        )
+
+    def entry(self, capture: Any, number: Any) -> tuple[Any, ...]:
+        """Returns what all have for an iteration."""
+        return tuple(
+            capture.read(each)
+            if isinstance(each, Infeed)
+            else each.entry(capture, number)
+            if isinstance(each, Joined)
+            else _entry(each, number)
+            for each in self._sources
+        )
+
+
+def _entry(values: Any, number: Any) -> Any:
+    """Returns an entry of a sequence by a number of Python, or of a range by one of the device."""
+    if not isinstance(number, torch.Tensor):
+        return values[number]
+    if isinstance(values, range):
+        found = number * values.step + values.start
+        found.is_number_of_python = True  # type: ignore[attr-defined]
+        return found
+    raise compiler_error(
+        f"A loop on the IPU goes over a {type(values).__name__} of Python side by side with a "
+        "range or a data set, but all its iterations are one program. Make the values a part of "
+        "the data set, or loop over a tensor of TensorFlow."
+    )
+
+
 def stacked(elements: Sequence[Element], places: list[np.ndarray]) -> list[torch.Tensor]:
     """Returns the arrays of elements below one another, as the device takes them.
 
@@ -279,6 +323,7 @@ def stacked(elements: Sequence[Element], places: list[np.ndarray]) -> list[torch
         ]
     for arrays, place in zip(zip(*elements, strict=True), places, strict=True):
         np.stack(arrays, out=place)
+        check_integers(place)
     return [torch.from_numpy(place) for place in places]
 
 

@@ -9,13 +9,14 @@ import keras
 import torch
 
 from poptorch_emu.keras.batches import with_leaves
-from poptorch_emu.keras.loops.capture_state import Capture, DeviceLoop, Pass
-from poptorch_emu.keras.loops.discovery import Discovered, body_of
+from poptorch_emu.keras.loops.capture_state import Capture, DeviceLoop, Pass, Update
+from poptorch_emu.keras.loops.discovery import Discovered, as_counter, body_of
 from poptorch_emu.keras.loops.loop_variables import (
     frame_of_loop,
     local_variables,
     set_local_variables,
 )
+from poptorch_emu.keras.loops.updates_in_program import apply
 
 
 class Iteration(Capture):
@@ -42,6 +43,7 @@ class Iteration(Capture):
         self._loops = {loop.ordinal: loop for loop in discovered.loops}
         self._is_first = is_first.reshape(())
         self._states = states
+        self._is_in_program = discovered.body.is_in_program
         remaining = iter(tensors)
         self._elements = [
             infeed.packed([_of_shape(next(remaining), shape) for shape in infeed.shapes])
@@ -49,7 +51,7 @@ class Iteration(Capture):
         ]
         self._elements.reverse()
         self._counters = {
-            loop.ordinal: next(remaining).reshape(())
+            loop.ordinal: as_counter(next(remaining).reshape(()))
             for loop in discovered.loops
             if loop.ordinal in discovered.used_counters
         }
@@ -82,9 +84,17 @@ class Iteration(Capture):
         loop = self._loops.get(self._num_loops)
         return None if loop is None else len(loop.values)
 
+    def update(self, update: Update) -> None:
+        """Notes the update of an optimiser, or makes it at once."""
+        super().update(update)
+        if self._is_in_program:
+            apply(update, self.replicas)
+
     def body(self) -> Pass:
         """Returns what was done."""
-        return body_of(self.outermost)[1]
+        body = body_of(self.outermost)[1]
+        body.is_in_program = self._is_in_program
+        return body
 
     def _handed_on(self, loop: DeviceLoop) -> dict[str, Any]:
         """Returns the variables that the iteration before has left, or those before the loop."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from poptorch_emu.keras.loops.symbolic_values import entered, left
+
 _HERE = str(Path(__file__).parent)
 # As of Python 3.13 the variables that a frame shows are the frame's own.
 _SHOWS_COPIES = sys.version_info < (3, 13)
@@ -25,12 +27,12 @@ def frame_of_loop() -> FrameType:
 
 def local_variables(frame: FrameType) -> dict[str, Any]:
     """Returns the local variables of a function that is running."""
-    return dict(frame.f_locals)
+    return {name: left(value) for name, value in frame.f_locals.items()}
 
 
 def set_local_variables(frame: FrameType, values: Mapping[str, Any]) -> None:
     """Gives local variables of a running function other values."""
     shown = frame.f_locals
-    shown.update(values)
+    shown.update({name: entered(value) for name, value in values.items()})
     if _SHOWS_COPIES:
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

@@ -43,6 +43,8 @@ def observed() -> Iterator[ObservedVariables]:
     def value(variable: Any) -> Any:
         if current() is capture:
             found.note(variable)
+            if capture is not None:
+                capture.note_read(variable)
         return read(variable)
 
     def direct_assign(variable: Any, new: Any) -> None:

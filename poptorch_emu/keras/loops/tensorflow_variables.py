@@ -12,7 +12,7 @@ import keras
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.loops.capture_state import suspended
+from poptorch_emu.keras.loops.capture_state import current, suspended
 from poptorch_emu.keras.loops.host_values import tensorflow, to_torch
 from poptorch_emu.torch_versions import disable_current_modes
 
@@ -29,12 +29,18 @@ def is_variable(value: Any) -> bool:
 
 def value_of(variable: Any) -> torch.Tensor:
     """Returns what a variable is now on the device."""
+    if current() is None:
+        return to_torch(variable)
     value: torch.Tensor = counterpart(variable).value
     return value.to(getattr(torch, variable.dtype.name))
 
 
 def assign(variable: Any, value: Any) -> None:
     """Gives a variable another value on the device."""
+    if current() is None:
+        with suspended():
+            variable.assign(value.detach().cpu().numpy())
+        return
     standing_in = counterpart(variable)
     if not isinstance(value, torch.Tensor):
         value = value_of(value) if is_variable(value) else keras.ops.convert_to_tensor(value)
@@ -60,10 +66,22 @@ def counterpart(variable: Any) -> Any:
     return found
 
 
+def keras_counterpart(variable: Any) -> Any:
+    """Returns the variable that stands for an integer of Keras's: how many updates there were."""
+    found = vars(variable).get(_COUNTERPART)
+    if found is None:
+        with suspended(), disable_current_modes():
+            number = float(variable.value)
+            found = keras.Variable(number, dtype="float32", trainable=False, name="count")
+        found.of_tensorflow = variable
+        vars(variable)[_COUNTERPART] = found
+    return found
+
+
 def begin_run(variables: list[Any]) -> None:
     """Gives counterparts the elements that TensorFlow's variables have."""
     for each in variables:
-        elements = _checked(each, to_torch(each.of_tensorflow)).float()
+        elements = _checked(each, _elements(each.of_tensorflow)).float()
         if not torch.equal(each.value.detach(), elements):
             each.assign(elements)
 
@@ -73,7 +91,15 @@ def end_run(variables: list[Any]) -> None:
     for each in variables:
         tensor = each.of_tensorflow
         _checked(each, each.value.detach())
-        tensor.assign(tensorflow().cast(each.value.detach().numpy(), tensor.dtype))
+        if isinstance(tensor, keras.Variable):
+            tensor.assign(each.value.detach().to(torch.int64))
+        else:
+            tensor.assign(tensorflow().cast(each.value.detach().numpy(), tensor.dtype))
+
+
+def _elements(variable: Any) -> torch.Tensor:
+    is_of_keras = isinstance(variable, keras.Variable)
+    return variable.value.detach() if is_of_keras else to_torch(variable)
 
 
 def _checked(variable: Any, elements: torch.Tensor) -> torch.Tensor:
@@ -83,9 +109,11 @@ def _checked(variable: Any, elements: torch.Tensor) -> torch.Tensor:
         Error: they are integers that have no exact counterpart.
     """
     tensor = variable.of_tensorflow
-    if tensor.dtype.is_integer and elements.numel() and elements.abs().max() >= _MOST:
+    is_integer = isinstance(tensor, keras.Variable) or tensor.dtype.is_integer
+    if is_integer and elements.numel() and elements.abs().max() >= _MOST:
         raise compiler_error(
-            f"tf.Variable {tensor.name!r} has the type {tensor.dtype.name} and holds "
+            f"tf.Variable {tensor.name!r} has the type "
+            f"{getattr(tensor.dtype, 'name', tensor.dtype)} and holds "
             f"{int(elements.abs().max())}, but integers of variables on the IPU must be below "
             f"{_MOST} here. Pass it to the function as an argument, or hold a smaller number."
         )

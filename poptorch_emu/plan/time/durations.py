@@ -6,7 +6,7 @@ What takes part is read from what is known once a model is placed; nothing needs
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.optimizer import accumulate
+from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.links import copy_cycles, gather_seconds
 from poptorch_emu.machine.streams import input_seconds, output_seconds, remote_seconds
@@ -42,6 +43,9 @@ from poptorch_emu.segments.segment import Instruction
 
 _STASH_BYTES_PER_CYCLE = 8
 
+# Costs by all that they depend on beside the graph.
+KnownCosts = dict[tuple[Any, ...], OperationCosts]
+
 
 @dataclass(frozen=True)
 class Durations:
@@ -51,14 +55,14 @@ class Durations:
         inventory: the segments and what they compute on.
         memory: the plan of the same segments.
         numbers: of the model of time.
-        known_costs: of the same operations on the same tiles, if they were found before.
+        known_costs: costs of the operations of this graph that other plans have found.
     """
 
     inventory: Inventory
     memory: MemoryPlan
     system: System
     numbers: TimeNumbers = NUMBERS
-    known_costs: OperationCosts | None = None
+    known_costs: KnownCosts = field(default_factory=dict)
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -79,18 +83,34 @@ class Durations:
     @cached_property
     def costs(self) -> OperationCosts:
         """The costs of all operations."""
-        if self.known_costs is not None:
-            return self.known_costs
-        machine = self.inventory.config.machine
-        return OperationCosts(
-            self.tiles,
-            self.inventory.graph.regions,
-            self._proportion_of,
-            machine.has_half_products,
-            machine.has_half_convolutions,
-            self.ipus_per_replica,
-            fused_gradients(self.inventory.graph),
-        )
+        return self._costs(0.0)
+
+    @cached_property
+    def _usual_costs(self) -> OperationCosts | None:
+        """The costs if no proportion were below the default; `None` where none is."""
+        shares = map(self._proportion_of, self.inventory.graph.operations)
+        is_low = min(shares, default=DEFAULT_PROPORTION) < DEFAULT_PROPORTION
+        return self._costs(DEFAULT_PROPORTION) if is_low else None
+
+    def _costs(self, least_proportion: float) -> OperationCosts:
+        """Returns the costs of all operations, where each has at least a proportion of memory."""
+        machine, placed = self.inventory.config.machine, self.inventory.placed
+        proportions = machine.available_memory_proportion
+        places = placed.ipu_ids, placed.ipu_of_stage, tuple(placed.port_of.values())
+        precision = machine.has_half_products, machine.has_half_convolutions
+        of_products = least_proportion, proportions, places if proportions else ()
+        key = self.tiles, self.ipus_per_replica, precision, of_products
+        if key not in self.known_costs:
+            self.known_costs[key] = OperationCosts(
+                self.tiles,
+                self.inventory.graph.regions,
+                lambda node: max(least_proportion, self._proportion_of(node)),
+                machine.has_half_products,
+                machine.has_half_convolutions,
+                self.ipus_per_replica,
+                fused_gradients(self.inventory.graph),
+            )
+        return self.known_costs[key]
 
     def _proportion_of(self, node: fx.Node) -> float:
         port = self.inventory.placed.port_of.get(node)
@@ -108,12 +128,17 @@ class Durations:
         times = {kind: self.action((kind, stage)) for kind in kinds}
         forward = self._with_host_syncs(stage, times[Kind.FORWARD])
         ports = [(kind, stage) for kind in kinds]
-        beside = sum(self._input_seconds(port, is_overlapped=True) for port in ports)
-        beside += sum(self._output_seconds(port, is_overlapped=True) for port in ports)
+        inputs = sum(self._input_seconds(port, is_overlapped=True) for port in ports)
+        outputs = sum(self._output_seconds(port, is_overlapped=True) for port in ports)
         all_cycles = sum(time.cycles for time in times.values())
-        waiting = beside * self.system.chip.clock_hz - all_cycles
+        waiting = (inputs + outputs) * self.system.chip.clock_hz - all_cycles
         if waiting > 0:
-            forward = replace(forward, host_cycles=forward.host_cycles + waiting)
+            of_inputs = waiting * inputs / (inputs + outputs)
+            forward = replace(
+                forward,
+                input_cycles=forward.input_cycles + of_inputs,
+                output_cycles=forward.output_cycles + waiting - of_inputs,
+            )
         return StageTime(
             stage,
             self.user_ipu((Kind.FORWARD, stage)),
@@ -139,7 +164,7 @@ class Durations:
         output = any(self._output_seconds(port, is_overlapped=False) for port in ports)
         return replace(
             forward,
-            host_cycles=forward.host_cycles + (given + output) * cycles,
+            input_cycles=forward.input_cycles + given * cycles,
             output_cycles=forward.output_cycles + output * cycles,
         )
 
@@ -170,6 +195,7 @@ class Durations:
     def _operation(self, port: Port, instruction: Instruction) -> OperationTime:
         node = instruction.node
         found, record = self.costs.of(node), record_of(node)
+        usual = found if self._usual_costs is None else self._usual_costs.of(node)
         return OperationTime(
             segment=self.inventory.cut.segments[port].name,
             ipu=self.user_ipu(port),
@@ -181,6 +207,7 @@ class Durations:
             is_recomputed=port[0] is not Kind.FORWARD and record.phase is Phase.FORWARD,
             is_known=found.is_known,
             is_rough=found.is_rough,
+            proportion_cycles=max(0.0, found.cost.cycles - usual.cost.cycles),
             **_cycles(found),
         )
 
@@ -213,22 +240,24 @@ class Durations:
         if port not in self.inventory.cut.segments:
             return ActionTime()
         operations, clock_hz = self.operations[port], self.system.chip.clock_hz
-        given = self._input_seconds(port, is_overlapped=False)
-        output = self._output_seconds(port, is_overlapped=False)
         met = {op: op.exchange_cycles for op in operations if op.is_collective}
+        first = [op for op in operations if not op.is_recomputed]
         return ActionTime(
-            compute_cycles=sum(op.compute_cycles for op in operations),
-            exchange_cycles=sum(op.exchange_cycles for op in operations if op not in met),
-            sync_cycles=sum(op.sync_cycles for op in operations),
+            compute_cycles=sum(op.usual_share * op.compute_cycles for op in first),
+            exchange_cycles=sum(
+                op.usual_share * op.exchange_cycles for op in first if op not in met
+            ),
+            sync_cycles=sum(op.usual_share * op.sync_cycles for op in first),
             recompute_cycles=sum(
                 op.cycles - met.get(op, 0.0) for op in operations if op.is_recomputed
             ),
+            proportion_cycles=sum(op.proportion_cycles for op in first),
             link_cycles=self._link_cycles(port),
             stash_cycles=self._stash_cycles(port),
             remote_cycles=self._phase_waits[port],
             reduce_cycles=self._reduce_cycles(port) + sum(met.values()),
-            host_cycles=(given + output) * clock_hz,
-            output_cycles=output * clock_hz,
+            input_cycles=self._input_seconds(port, is_overlapped=False) * clock_hz,
+            output_cycles=self._output_seconds(port, is_overlapped=False) * clock_hz,
         )
 
     @cached_property

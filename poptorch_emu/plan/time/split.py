@@ -191,7 +191,7 @@ class StageCosts:
         return self.units[first - 1].sent_bytes if first else 0
 
 
-def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
+def best_split(costs: StageCosts, *, is_of_blocks: bool, has_limit: bool = True) -> Split:
     """Returns the cut that is the fastest of all that fit; if none does, one that is nearest to it.
 
     Of cuts into as many stages the fastest is that whose slowest IPU is the fastest. The nearest
@@ -200,6 +200,7 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
     Args:
         costs: with a stage for each IPU; where weights are tied, a circle is tried as well.
         is_of_blocks: whether the units are the user's blocks.
+        has_limit: whether memory counts.
 
     Raises:
         ValueError: there are fewer units than stages, or tied weights cannot stay on one IPU.
@@ -209,7 +210,7 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool) -> Split:
     if costs.ties and 1 < costs.num_stages < len(costs.units):
         forms.append(replace(costs, num_stages=costs.num_stages + 1, is_circle=True))
     limit = costs.tiles.chip.tile_bytes
-    found = _fastest(forms, limit)
+    found = _fastest(forms, limit if has_limit else None)
     if found is not None:
         return _split(*found, True, is_of_blocks)
     nearest = _nearest(forms, limit)
@@ -250,21 +251,6 @@ def _nearest(forms: Sequence[StageCosts], limit: int) -> _Ended | None:
 
 def _fullest_bytes(costs: StageCosts, ends: tuple[int, ...]) -> int:
     return max(stage.tile_bytes for stage in _split(costs, ends, False, True).stages)
-
-
-def fastest_stages(costs: StageCosts) -> list[int]:
-    """Returns for each unit its stage, cut so that the slowest stage is the fastest.
-
-    Neither memory nor ties count.
-
-    Raises:
-        ValueError: there are fewer units than stages.
-    """
-    _check_units(costs)
-    best = _cut(replace(costs, ties=()), None)
-    assert best is not None, "without limits there is a cut"
-    firsts = [0, *(end + 1 for end in best[1])]
-    return [s for s in range(costs.num_stages) for _ in range(firsts[s], firsts[s + 1])]
 
 
 def _check_units(costs: StageCosts) -> None:

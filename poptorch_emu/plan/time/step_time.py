@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.machine.costs.cost import Evidence
 from poptorch_emu.machine.time_numbers import EVIDENCE
 from poptorch_emu.plan.inventory import Inventory
-from poptorch_emu.plan.time.bottleneck import bottleneck_of
 from poptorch_emu.plan.time.durations import Durations
+from poptorch_emu.plan.time.ipu_times import ipu_times
 from poptorch_emu.plan.time.spread_weights import spread_weights
+from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.plan.time.time_plan import (
-    ActionTime,
     Grid,
     HostWork,
-    IpuTime,
     StageTime,
     TimePlan,
     UpdateTime,
@@ -74,8 +73,11 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         step_seconds = device_seconds + host_seconds
     unknown_share = _unknown_share(durations)
     throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
-    ipus = _ipus(window, stages, updates, num_windows, step_seconds, durations)
-    spread = spread_weights(durations)
+    scale, ids = num_windows / clock, inventory.placed.ipu_ids
+    outside = {
+        Part.CALL: durations.numbers.call_seconds,
+        Part.DATA: step_seconds - device_seconds,
+    }
     return TimePlan(
         system=durations.system.name,
         chip=durations.system.chip.name,
@@ -87,22 +89,17 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         samples_per_step=samples,
         throughput=throughput,
         cycles=round(step_seconds * clock),
-        limited_by=bottleneck_of(
-            window,
-            stages,
-            update_cycles / clock,
-            window_seconds,
-            host_seconds > device_seconds,
-            spread,
+        spread_weights=tuple(
+            replace(each, share=scale * run.num_micro_batches * each.cycles / step_seconds)
+            for each in spread_weights(durations)
         ),
-        spread_weights=spread,
         unknown=_unknown(durations),
         rough=tuple(_rough(durations, unknown_share)),
         assumptions=tuple(_assumptions(durations, run)),
         evidence=_evidence(durations, updates).value,
         stages=stages,
         updates=updates,
-        ipus=ipus,
+        ipus=tuple(ipu_times(window, stages, updates, ids, scale, outside)),
         grid=Grid(
             run.name if run.kind is None else run.kind.value,
             window.ipu_of_stage,
@@ -111,6 +108,7 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
             window.is_training,
             window.slot_cycles(cycles_of),
             window.table,
+            window.rule,
         ),
         all_operations=tuple(op for ops in durations.operations.values() for op in ops),
     )
@@ -125,6 +123,7 @@ def _window(inventory: Inventory, run: Run) -> Window:
         run.num_micro_batches,
         schedule.is_training,
         schedule if run.kind is None else None,
+        inventory.config.strategy.table,
     )
 
 
@@ -140,43 +139,6 @@ def _rows(inventory: Inventory) -> int:
 
 def _cycles_of(stages: tuple[StageTime, ...]) -> Callable[[Port], float]:
     return lambda port: stages[port[1]].of(port[0]).cycles
-
-
-def _ipus(
-    window: Window,
-    stages: tuple[StageTime, ...],
-    updates: tuple[UpdateTime, ...],
-    num_windows: int,
-    step_seconds: float,
-    durations: Durations,
-) -> tuple[IpuTime, ...]:
-    clock, host = durations.system.chip.clock_hz, durations.numbers.call_seconds
-    found = []
-    for index, ipu in enumerate(durations.inventory.placed.ipu_ids):
-        actions = [a for s in stages if s.ipu == ipu for a in s.parts]
-        count = num_windows * window.num_micro_batches / clock
-
-        def seconds(name: str, actions: list[ActionTime] = actions, count: float = count) -> float:
-            return count * math.fsum(getattr(action, name) for action in actions)
-
-        def of_update(name: str, update: UpdateTime | None) -> float:
-            return getattr(update, name) * num_windows / clock if update else 0.0
-
-        update = updates[index] if updates else None
-        parts = {
-            "compute_seconds": seconds("compute_cycles"),
-            "exchange_seconds": seconds("exchange_cycles") + seconds("stash_cycles"),
-            "sync_seconds": seconds("sync_cycles"),
-            "link_seconds": seconds("link_cycles"),
-            "remote_seconds": seconds("remote_cycles") + of_update("remote_cycles", update),
-            "update_seconds": of_update("optimizer_cycles", update),
-            "reduce_seconds": seconds("reduce_cycles") + of_update("reduce_cycles", update),
-            "host_seconds": seconds("host_cycles") + host,
-        }
-        # What is left of an IPU that is always busy may be below 0 by a rounding.
-        bubble = max(0.0, step_seconds - math.fsum(parts.values()))
-        found.append(IpuTime(ipu=ipu, **parts, bubble_seconds=bubble))
-    return tuple(found)
 
 
 def _unknown_share(durations: Durations) -> float:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
+from poptorch_emu.config import TableConfig
+from poptorch_emu.plan.time.step_parts import Group, Part
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port, Schedule
 
@@ -33,6 +35,8 @@ class OperationTime:
         sync_cycles: of starting programs and waiting for all tiles.
         steps: programs that are started.
         evidence: of the weakest input.
+        proportion_cycles: the part of its cycles that it would not take if the available memory
+            proportion were not below the default.
     """
 
     segment: str
@@ -50,11 +54,17 @@ class OperationTime:
     sync_cycles: float
     steps: int
     evidence: str
+    proportion_cycles: float = 0.0
 
     @property
     def cycles(self) -> float:
         """All of it."""
         return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+
+    @property
+    def usual_share(self) -> float:
+        """The share of its cycles that does not come of a low memory proportion."""
+        return 1 - self.proportion_cycles / self.cycles if self.cycles else 1.0
 
     @property
     def is_collective(self) -> bool:
@@ -64,36 +74,50 @@ class OperationTime:
 
 @dataclass(frozen=True)
 class ActionTime:
-    """What a stage takes for one micro-batch in one direction, in cycles.
+    """Cycles that a stage takes for one micro-batch in one direction, in exclusive parts.
 
     Attributes:
-        compute_cycles: of all operations, recomputed ones included; so are the next two.
-        exchange_cycles: between the tiles; what replicas exchange is in `reduce_cycles`.
-        sync_cycles: of starting programs.
-        recompute_cycles: the part of these three that is done again.
-        link_cycles: of what comes from other IPUs.
+        compute_cycles: of the vertices of operations that run for the first time.
+        exchange_cycles: of the same operations, between the tiles.
+        sync_cycles: of the same operations, to start programs.
+        recompute_cycles: of all operations that run again, whatever they do.
+        proportion_cycles: that operations lose because the user set a memory proportion below the
+            default; not part of the four above.
+        link_cycles: of data that come from other IPUs.
         stash_cycles: of copies into or out of a stash.
-        remote_cycles: of what streaming memory gives and takes.
-        reduce_cycles: of parts that replicas hand each other.
-        host_cycles: of inputs and outputs that the IPU waits for.
-        output_cycles: the part of it that outputs take.
+        remote_cycles: of reading and writing streaming memory.
+        reduce_cycles: of parts that replicas exchange.
+        input_cycles: of inputs that the IPU waits for.
+        output_cycles: of outputs that the IPU waits for.
     """
 
     compute_cycles: float = 0.0
     exchange_cycles: float = 0.0
     sync_cycles: float = 0.0
     recompute_cycles: float = 0.0
+    proportion_cycles: float = 0.0
     link_cycles: float = 0.0
     stash_cycles: float = 0.0
     remote_cycles: float = 0.0
     reduce_cycles: float = 0.0
-    host_cycles: float = 0.0
+    input_cycles: float = 0.0
     output_cycles: float = 0.0
 
     @property
     def operation_cycles(self) -> float:
         """Of the operations alone."""
-        return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+        return (
+            self.compute_cycles
+            + self.exchange_cycles
+            + self.sync_cycles
+            + self.recompute_cycles
+            + self.proportion_cycles
+        )
+
+    @property
+    def host_cycles(self) -> float:
+        """Of inputs and outputs that the IPU waits for."""
+        return self.input_cycles + self.output_cycles
 
     @property
     def cycles(self) -> float:
@@ -188,59 +212,56 @@ class SpreadWeight:
         ipus: the user's numbers of those that read it; the first holds it.
         num_bytes: of gradients that the first gets from the others for a micro-batch.
         cycles: that it waits for them.
+        share: of the step that it waits for them.
     """
 
     name: str
     ipus: tuple[int, ...]
     num_bytes: int
     cycles: float
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
 class IpuTime:
-    """What an IPU does during one step; the parts add up to the step.
+    """The time of an IPU during one step.
 
     Attributes:
         ipu: the user's number.
-        compute_seconds: of vertices, in forward, recomputation and backward.
-        exchange_seconds: between its tiles, copies of stashes included.
-        sync_seconds: of starting programs.
-        link_seconds: of what comes from other IPUs.
-        remote_seconds: of what streaming memory gives and takes.
-        update_seconds: of the optimiser's rule.
-        reduce_seconds: of what goes between replicas.
-        host_seconds: of waiting for the host.
-        bubble_seconds: of waiting for other IPUs.
+        seconds: of each part; they add up to the step.
     """
 
     ipu: int
-    compute_seconds: float
-    exchange_seconds: float
-    sync_seconds: float
-    link_seconds: float
-    remote_seconds: float
-    update_seconds: float
-    reduce_seconds: float
-    host_seconds: float
-    bubble_seconds: float
+    seconds: Mapping[Part, float]
+
+    def of(self, *parts: Part | Group) -> float:
+        """Returns the seconds of some parts or groups together."""
+        return math.fsum(s for part, s in self.seconds.items() if {part, part.group} & {*parts})
+
+    @property
+    def link_seconds(self) -> float:
+        """Seconds of data from other IPUs."""
+        return self.of(Part.LINK)
+
+    @property
+    def host_seconds(self) -> float:
+        """Seconds of waiting for the host: its data, transfers and calls."""
+        return self.of(Group.HOST)
+
+    @property
+    def bubble_seconds(self) -> float:
+        """Seconds of waiting for other IPUs."""
+        return self.of(Group.WAIT)
 
     @property
     def busy_seconds(self) -> float:
         """All but waiting."""
-        return (
-            self.compute_seconds
-            + self.exchange_seconds
-            + self.sync_seconds
-            + self.link_seconds
-            + self.remote_seconds
-            + self.update_seconds
-            + self.reduce_seconds
-        )
+        return self.of(Group.WORK, Group.TRANSFER)
 
     @property
     def idle_seconds(self) -> float:
         """Waiting, for the host or for other IPUs."""
-        return self.host_seconds + self.bubble_seconds
+        return self.of(Group.HOST, Group.WAIT)
 
 
 @dataclass(frozen=True)
@@ -254,6 +275,7 @@ class Grid:
         num_micro_batches: of the window.
         slot_cycles: of a pipeline cycle; 0 where each slot lasts as long as what it holds.
         table: where the schedule is one, in which IPUs wait for nothing but what they need.
+        rule: that makes such a table for other numbers of micro-batches.
     """
 
     kind: str
@@ -263,6 +285,7 @@ class Grid:
     is_training: bool
     slot_cycles: float
     table: Schedule | None = None
+    rule: TableConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -307,38 +330,6 @@ class HostWork:
         return loading + num_updates * self.seconds_per_update
 
 
-class Limit(Enum):
-    """What can limit a step."""
-
-    HOST = "host"
-    UPDATE = "update"
-    RAMP = "ramp"
-    NO_OVERLAP = "no overlap"
-    SPREAD_WEIGHT = "spread weight"
-    SLOWEST_IPU = "slowest IPU"
-
-
-@dataclass(frozen=True)
-class Bottleneck:
-    """What limits a step.
-
-    Attributes:
-        share: of the window that an update or the filling and emptying of the pipeline take; of the
-            slowest IPU's time what `part` takes.
-        ipu: the user's number of the slowest.
-        load: how much more that IPU works than the mean of several.
-        part: the attribute of `ActionTime` in which it spends most.
-        weight: that several IPUs read.
-    """
-
-    limit: Limit
-    share: float = 1.0
-    ipu: int | None = None
-    load: float | None = None
-    part: str | None = None
-    weight: SpreadWeight | None = None
-
-
 @dataclass(frozen=True)
 class TimePlan:
     """How long one step (a call of the wrapped model) would take, and why (modelled).
@@ -355,7 +346,6 @@ class TimePlan:
         samples_per_step: rows of the inputs of one call, over all replicas.
         throughput: rows each second; `None` where too much is unknown to tell.
         cycles: of one call.
-        limited_by: what to change first.
         spread_weights: trained weights that several IPUs read.
         unknown: operators without a model, with their largest share of a stage.
         rough: why the figures are rough, in words; empty if they are not.
@@ -377,7 +367,6 @@ class TimePlan:
     samples_per_step: int
     throughput: float | None
     cycles: int
-    limited_by: Bottleneck
     spread_weights: tuple[SpreadWeight, ...]
     unknown: tuple[tuple[str, float], ...]
     rough: tuple[str, ...]
@@ -388,6 +377,18 @@ class TimePlan:
     ipus: tuple[IpuTime, ...]
     grid: Grid
     all_operations: tuple[OperationTime, ...]
+
+    @property
+    def rows_per_update(self) -> float:
+        """Rows of one update of the weights, over all replicas; in inference there is none: 1."""
+        return self.samples_per_step / self.num_windows if self.grid.is_training else 1.0
+
+    @property
+    def shares(self) -> dict[Part, float]:
+        """The share of each part in the time of all IPUs; they add up to 1."""
+        total = self.step_seconds * len(self.ipus)
+        sums = {part: math.fsum(ipu.seconds[part] for ipu in self.ipus) for part in Part}
+        return {part: seconds / total if total else 0.0 for part, seconds in sums.items()}
 
     def cycles_of(self, port: Port) -> float:
         """Returns what a kind of action of a stage takes."""

@@ -12,12 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from poptorch_emu.config import TableConfig
 from poptorch_emu.plan.time.time_plan import Grid
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches, num_indices
 from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.schedule import WHOLE, Cell, Port, Schedule
+from poptorch_emu.schedule.tables.named import make_table
 
 Cycles = Callable[[Port], float]
 
@@ -34,6 +36,7 @@ class Window:
         level_of_stage: as `Schedule` has it.
         num_micro_batches: of the window.
         table: of all micro-batches, where the schedule is one.
+        rule: that makes such a table for other numbers of micro-batches.
     """
 
     kind: ScheduleKind | None
@@ -42,6 +45,7 @@ class Window:
     num_micro_batches: int
     is_training: bool
     table: Schedule | None = None
+    rule: TableConfig | None = None
 
     @property
     def num_stages(self) -> int:
@@ -65,12 +69,26 @@ class Window:
         ramp = num_indices(self.num_stages, self.is_training) - 1
         return per_batch * self.num_micro_batches + ramp
 
-    def ramp_share(self, cycles_of: Cycles) -> float:
-        """Returns the share of the time in which a pipeline fills and empties, or a table waits."""
-        if self.table is not None:
-            return free_run(self.table, cycles_of).bubble
-        ramp = num_indices(self.num_stages, self.is_training) - 1 if self.is_pipelined else 0
-        return ramp / self.num_slots
+    def period(self, cycles_of: Cycles) -> float:
+        """Returns how many cycles one more micro-batch adds to a window that is long.
+
+        All cycles beyond these are of filling and emptying the pipeline.
+        """
+        cycles, most = self.cycles(cycles_of), self.num_micro_batches
+        if not self.is_pipelined:
+            return cycles / most
+        if self.table is None:
+            per_batch = 2 if self.kind is ScheduleKind.INTERLEAVED and self.is_training else 1
+            return per_batch * self.slot_cycles(cycles_of)
+        least = max(self.busy_cycles(cycles_of)) / most
+        if self.rule is None or self.rule.rows:
+            return least
+        counts = 2 * self.num_stages, 3 * self.num_stages
+        ends = [
+            free_run(make_table(self.rule, self.num_stages, m, self.is_training), cycles_of).end
+            for m in counts
+        ]
+        return min(cycles / most, max(least, (ends[1] - ends[0]) / (counts[1] - counts[0])))
 
     def schedule(self, most_micro_batches: int) -> Schedule:
         """Returns the schedule of a window like this with at most so many micro-batches.
@@ -147,6 +165,7 @@ def window_of(grid: Grid) -> Window:
         grid.num_micro_batches,
         grid.is_training,
         grid.table,
+        grid.rule,
     )
 
 

@@ -15,7 +15,7 @@ from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.report.page.page_content import PageContent
-from poptorch_emu.report.remedy_text import advice_text, remedy_text
+from poptorch_emu.report.remedy_text import advice_text, remedy_text, update_text
 from poptorch_emu.report.settings_code import settings_code
 from poptorch_emu.report.terms import in_sentence
 
@@ -30,12 +30,12 @@ def advice(content: PageContent) -> list[dict[str, Any]]:
     of_fit = []
     if found is not None and not found.now.tiles.fits:
         of_fit = [_to_fit(found, content.inventory)]
-    return [*of_fit, *(_of_speed(one) for one in content.remedies if not one.is_needed)]
+    return [*of_fit, *(_of_speed(one) for one in content.remedies if one.loss is not None)]
 
 
 def refusals(content: PageContent) -> list[dict[str, Any]]:
     """Returns of the same form what a real system refuses, however fast or large it is."""
-    return [_of_speed(remedy) for remedy in content.remedies if remedy.is_needed]
+    return [_of_speed(remedy) for remedy in content.remedies if remedy.loss is None]
 
 
 def ways_out(content: PageContent) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def ways_out(content: PageContent) -> list[dict[str, Any]]:
             "saves_bytes": now.tiles.most_bytes - way.planned.tiles.most_bytes,
             "then_bytes": way.planned.tiles.most_bytes,
             "slower": _slower(found, way),
-            "text": _code(way),
+            "text": settings_code(way.settings, way.planned),
         }
         for way in found.singles
     ]
@@ -58,8 +58,8 @@ def ways_out(content: PageContent) -> list[dict[str, Any]]:
 
 def _of_speed(remedy: Remedy) -> dict[str, Any]:
     planned = remedy.planned
-    code = None if planned is None else _code(Way(remedy.settings, planned))
-    kind = "problem" if remedy.is_needed else "warning"
+    code = None if planned is None else settings_code(remedy.settings, planned)
+    kind = "problem" if remedy.loss is None else "warning"
     return {"kind": kind, "text": remedy_text(remedy), "code": code}
 
 
@@ -71,11 +71,12 @@ def _to_fit(found: Fitting, inventory: Inventory | None) -> dict[str, Any]:
     is_close = best.planned.tiles.worst_verdict == "close"
     verdict = "it may fit, since sizes of programs are estimates" if is_close else "it fits"
     speed = "" if slower is None else _speed(1 / slower)
+    factor = best.planned.time.rows_per_update / found.now.time.rows_per_update
     return {
         "kind": "problem",
         "text": f"{text[0].upper()}{text[1:]}, and {verdict}: the fullest tile then holds "
-        f"{_of_limit(best)}.{speed}",
-        "code": _code(best),
+        f"{_of_limit(best)}.{speed}{update_text(factor)}",
+        "code": settings_code(best.settings, best.planned),
     }
 
 
@@ -116,8 +117,3 @@ def _slower(found: Fitting, way: Way) -> float | None:
     """Returns how many times as long a row takes, if that is known."""
     now, then = found.now.time.throughput, way.planned.time.throughput
     return now / then if now and then else None
-
-
-def _code(way: Way) -> str:
-    ipus = tuple(ipu.ipu for ipu in way.planned.time.ipus)
-    return settings_code(way.settings, way.planned.split, ipus)

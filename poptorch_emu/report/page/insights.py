@@ -125,9 +125,6 @@ def _of_known_operations(
         + (f" ({place})" if place else "")
         + f", with {known[slowest] / total:.1%} of the cycles.",
     )
-    again = sum(number for at, number in known.items() if columns["is_recomputed"][at])
-    if again:
-        yield ("note", f"Recomputing activations takes {again / total:.1%} of the cycles.")
 
 
 def _of_speed(report: Mapping[str, Any]) -> Iterator[Insight]:

@@ -3,7 +3,7 @@
 "use strict";
 
 const SETTING_TITLES = {
-  micro_batch: "Rows of a micro-batch", accumulation: "Micro-batches of an update", num_ipus: "IPUs of a replica",
+  micro_batch: "Rows of a micro-batch", accumulation: "Micro-batches of an update", num_ipus: "IPUs of a replica", split: "IPUs of a new split",
   schedule: "Schedule", recomputation: "Recomputation", offload: "In streaming memory", replicas: "Replicas",
   device_iterations: "Device iterations", sharding: "Optimiser state sharded", proportion: "Available memory proportion",
   output_mode: "Output mode", overlap: "Overlapped input and output", system: "System",
@@ -127,7 +127,7 @@ class Laboratory {
     const view = new TimelineView(point.timeline, [], true);
     this.timelines = [view];
     const figures = element("div", { class: "figures" },
-      labFigure("The IPUs wait", shareText(waitsOf(point)), this.guess === null ? "" : `you guessed ${shareText(this.guess)}`),
+      labFigure("The IPUs wait", shareText(point.waits), this.guess === null ? "" : `you guessed ${shareText(this.guess)}`),
       labFigure("Throughput", rateText(point.rows_per_second), `one step: ${secondsText(point.step_seconds)}`),
       labFigure("IPUs", countText(point.num_ipus), `${plural(point.num_micro_batches, "micro-batch")
         .replace("batchs", "batches")} in a window`),
@@ -141,10 +141,6 @@ class Laboratory {
 function labFigure(name, text, detail) {
   return element("div", { class: "figure" }, element("div", { class: "name" }, name),
     element("div", { class: `value ${text === UNKNOWN ? "unknown" : ""}` }, text), element("div", { class: "detail" }, detail));
-}
-
-function waitsOf(point) {
-  return (point.shares.bubble || 0) + (point.shares.host || 0);
 }
 
 function fullestOf(point) {

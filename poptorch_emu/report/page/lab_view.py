@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned
+from poptorch_emu.plan.time.step_parts import Group
 from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.view_timeline import machine_timeline
-from poptorch_emu.report.terms import SECONDS_OF_PART
 from poptorch_emu.schedule.free_run import unit_lengths
+
+_WAITS = (Group.HOST, Group.WAIT)
 
 
 def lab_view(
@@ -44,11 +46,6 @@ def lab_view(
 
 def _point(plan: Planned) -> dict[str, Any]:
     time, tiles = plan.time, plan.tiles
-    parts = {
-        part: sum(getattr(ipu, name) for ipu in time.ipus) for part, name in SECONDS_OF_PART.items()
-    }
-    total = sum(parts.values())
-    shares = {part: seconds / total for part, seconds in parts.items()} if total else {}
     window = window_of(time.grid)
     return {
         "fault": None,
@@ -58,12 +55,13 @@ def _point(plan: Planned) -> dict[str, Any]:
         "rows_per_step": time.samples_per_step,
         "num_ipus": len(time.ipus) * time.num_replicas,
         "num_micro_batches": time.grid.num_micro_batches,
-        "shares": shares,
+        "shares": {part.word: share for part, share in time.shares.items()},
+        "waits": sum(share for part, share in time.shares.items() if part.group in _WAITS),
         "bubble": window.bubble(time.cycles_of),
         "bubble_if_alike": window.bubble(unit_lengths),
         "fits": tiles.worst_verdict,
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_bytes": [[ipu.ipu, tiles.largest_bytes(ipu)] for ipu in tiles.ipus],
-        "limited_by": bottleneck_text(time.limited_by),
+        "limited_by": bottleneck_text(time),
         "timeline": machine_timeline(time, None),
     }

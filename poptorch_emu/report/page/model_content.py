@@ -8,13 +8,10 @@ import torch
 
 from poptorch_emu.compile.fitting import fitting
 from poptorch_emu.compile.planner import Planner
-from poptorch_emu.compile.planning import on_system
 from poptorch_emu.compile.remedies import remedies
-from poptorch_emu.compile.timing import time_of
 from poptorch_emu.log import recent_lines
 from poptorch_emu.module_loading import without_garbage_collection
-from poptorch_emu.plan.memory.holdings import plan_memory
-from poptorch_emu.plan.tiles.tile_contents import plan_tiles, tile_levels
+from poptorch_emu.plan.tiles.tile_contents import tile_levels
 from poptorch_emu.plan.tiles.tile_spread import spread_over_tiles
 from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.version import __version__
@@ -27,17 +24,16 @@ def content_of_model(planner: Planner, run: EngineRun | None = None) -> PageCont
         planner: of it, on the system that it would run on.
         run: of the engine, if there was one.
     """
-    system = planner.system
-    inventory = on_system(planner.inventory, system)
-    memory, config = plan_memory(inventory), inventory.config
-    tiles = plan_tiles(inventory, memory)
+    now = planner.plan()
+    inventory, memory, tiles = now.inventory, now.memory, now.tiles
+    config = inventory.config
     # Plans of dozens of choices are a lot of objects, and next to no garbage.
     with without_garbage_collection():
         advice = remedies(planner), fitting(planner)
     return PageContent(
         config.model_name or type(planner.request.model).__name__,
         config,
-        time_of(planner.request, inventory, system),
+        now.time,
         tiles,
         inventory,
         run,

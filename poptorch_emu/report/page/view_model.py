@@ -12,7 +12,7 @@ from typing import Any
 
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.tiles.tile_contents import Level
-from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.advice import advice, refusals, ways_out
@@ -22,8 +22,6 @@ from poptorch_emu.report.page.view_graph import graph_view, operation_columns
 from poptorch_emu.report.page.view_numbers import numbers_view
 from poptorch_emu.report.page.view_options import option_rows
 from poptorch_emu.report.page.view_timeline import engine_timeline, machine_timeline
-from poptorch_emu.report.remedy_text import headline
-from poptorch_emu.report.terms import SECONDS_OF_PART
 from poptorch_emu.schedule.free_run import unit_lengths
 
 
@@ -39,7 +37,7 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "facts": _facts(content),
         "fits": None if tiles is None else tiles.fits,
         "speed": _speed(content),
-        "bottleneck": _bottleneck(content),
+        "bottleneck": None if time is None else bottleneck_text(time),
         "ipus": _ipus(time, tiles),
         "timelines": _timelines(content),
         "memory": memory_view(content),
@@ -52,13 +50,6 @@ def view_model(content: PageContent) -> dict[str, Any]:
     }
     view["insights"] = insights(view, advice(content), refusals(content))
     return view
-
-
-def _bottleneck(content: PageContent) -> str | None:
-    """Returns what limits a step: what is worth most to change, or where the time goes."""
-    if content.remedies:
-        return headline(content.remedies[0])
-    return None if content.time is None else bottleneck_text(content.time.limited_by)
 
 
 def _log(content: PageContent) -> list[dict[str, str]] | None:
@@ -123,10 +114,11 @@ def _speed(content: PageContent) -> dict[str, float | None]:
 
 
 def _ipus(time: TimePlan | None, tiles: TileMemory | None) -> list[dict[str, Any]]:
-    times = {ipu.ipu: ipu for ipu in time.ipus} if time else {}
+    times = {ipu.ipu: ipu.seconds for ipu in time.ipus} if time else {}
+    parts = {ipu: {p.word: s for p, s in seconds.items()} for ipu, seconds in times.items()}
     memories = {ipu.ipu: ipu for ipu in tiles.ipus} if tiles else {}
     return [
-        {"ipu": ipu, **_tile_figures(tiles, memories.get(ipu)), "parts": _parts(times.get(ipu))}
+        {"ipu": ipu, **_tile_figures(tiles, memories.get(ipu)), "parts": parts.get(ipu)}
         for ipu in sorted(times.keys() | memories.keys())
     ]
 
@@ -139,14 +131,6 @@ def _tile_figures(tiles: TileMemory | None, memory: IpuMemory | None) -> dict[st
         "mean_tile_bytes": tiles.mean_bytes(memory),
         "limit_bytes": tiles.chip.tile_bytes,
     }
-
-
-def _parts(time: IpuTime | None) -> dict[str, float] | None:
-    return None if time is None else _seconds_of_parts(time)
-
-
-def _seconds_of_parts(time: IpuTime) -> dict[str, float]:
-    return {part: getattr(time, name) for part, name in SECONDS_OF_PART.items()}
 
 
 def _timelines(content: PageContent) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ SETTERS: Mapping[str, str] = {
     "machine.num_io_tiles": "TensorLocations.numIOTiles",
     "machine.outline_threshold": "_Popart.set: outlineThreshold",
     "machine.updates_in_turn": "_Popart.set: accumulateOuterFragmentSettings.schedule",
+    "max_guarded_programs": "emulator.set_value_guards: max_programs",
     "max_repeat_logs": "maxRepeatLogs",
     "model_name": "modelName",
     "names_modules": "disableModuleNamescope: modules are named",

@@ -46,6 +46,12 @@ TABLES = {
 }
 
 
+def named_table(name: str) -> TableConfig:
+    """Returns the schedule of a name, with the least number of stages that makes its form."""
+    least = 2 if name in ("interleaved_1f1b", "looped_bfs") else 1
+    return TableConfig(name, TABLES[name].stages_per_ipu or least)
+
+
 def num_stages_on(table: TableConfig, num_ipus: int) -> int:
     """Returns the number of stages of a table on `num_ipus` IPUs; a user's table fixes its own."""
     return (

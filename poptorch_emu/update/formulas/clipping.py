@@ -13,10 +13,11 @@ def global_norm(gradients: list[Tensor]) -> Tensor:
     return norm
 
 
-def clip_scale(gradients: list[Tensor], max_norm: float) -> Tensor:
-    """Returns what to multiply all gradients by so that their norm is at most `max_norm`.
+def clip_scale(gradients: list[Tensor], max_norm: float | Tensor) -> Tensor:
+    """Returns the factor with which the norm of all gradients is at most `max_norm`.
 
-    The factor is 0-d float32 and at most 1. A norm of norms is the norm of everything: where
-    gradients lie on several IPUs, give the `global_norm` of each IPU in place of its gradients.
+    The factor is 0-d and at most 1, float32 unless `max_norm` is a float64 tensor. A norm of norms
+    is the norm of all elements. So if gradients are on several IPUs, pass the `global_norm` of each
+    IPU instead of its gradients.
     """
     return torch.clamp(max_norm / global_norm(gradients), max=1.0)

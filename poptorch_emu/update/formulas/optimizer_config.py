@@ -1,15 +1,16 @@
-"""An optimiser as immutable values: its rule, its groups, and which values may change later.
+"""An optimiser as immutable values: its rule, its groups, and the values that may change later.
 
-Nothing here knows optimiser objects; the front end makes these values from them.
+The front end builds these values from optimiser objects, which this file does not know.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
+from torch import Tensor
 
 from poptorch_emu.update.formulas.loss_scale import LossScaleRule
 
@@ -17,7 +18,7 @@ LOSS_SCALING = "loss_scaling"
 
 
 class OptimizerKind(IntEnum):
-    """Which rule; names and numbers are PopTorch's, and the names appear in messages."""
+    """The kind of rule. Names and numbers are PopTorch's; messages show the names."""
 
     SGD1 = 0
     """SGD whose velocity doubles as gradient accumulator (`use_combined_accum=True`)."""
@@ -68,7 +69,7 @@ HYPERS: dict[OptimizerKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Hyper:
-    """A hyper-parameter; a constant one is compiled into the program."""
+    """A hyper-parameter. A constant one is compiled into the program."""
 
     value: float
     is_constant: bool
@@ -94,20 +95,22 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Everything a compilation needs to know of an optimiser.
+    """The properties of an optimiser that a compilation needs.
 
     Attributes:
-        groups: first the defaults, for parameters in no group, then the parameter groups.
+        kind: rule of the optimiser.
+        groups: the defaults, for parameters in no group, then the parameter groups.
         group_of_parameter: index into `groups` of each parameter, in the order of the model.
-        loss_scaling: what the gradients were multiplied by before they are accumulated.
-        loss_scale_rule: how a further factor of that changes by itself, if it does.
+        loss_scaling: factor of the gradients before they are accumulated.
+        loss_scale_rule: rule of a further, automatic factor; `None` without one.
         accum_type: type of the accumulated gradient.
         first_order_type: type of the first state of the Adam and RMSprop families.
         second_order_type: type of their second state.
         velocity_type: type of the velocity of SGD.
-        max_grad_norm: limit of the global norm of all gradients; infinity for none.
-        uses_tf_variant: RMSprop as TensorFlow has it, and Adam and AdamW, whose eps is added before
-            the second moment is corrected; SGD is the same.
+        max_grad_norm: limit of the global norm of all gradients; infinity for none. For SGD it is a
+            limit of scaled gradients: `limit_of_norm`.
+        uses_tf_variant: whether RMSprop follows TensorFlow, and Adam and AdamW add eps before the
+            second moment is corrected. SGD has no variant.
     """
 
     kind: OptimizerKind
@@ -127,14 +130,37 @@ class OptimizerConfig:
         """Whether the global norm of all gradients has a limit."""
         return math.isfinite(self.max_grad_norm)
 
+    def limit_of_norm(self, loss_scaling: float | Tensor) -> float | Tensor:
+        """Returns the limit of the norm of all gradients without loss scaling.
+
+        PopART divides gradients by the loss scale before it accumulates and clips them. For SGD the
+        loss scale is in the scaled learning rate, so that the scaled gradient is clipped.
+
+        Args:
+            loss_scaling: loss scaling of the optimiser, without an automatic factor.
+        """
+        return self.max_grad_norm / loss_scaling if self.kind.is_sgd else self.max_grad_norm
+
+    @property
+    def unscaled(self) -> OptimizerConfig:
+        """The equivalent optimiser for gradients without loss scaling."""
+        limit = self.limit_of_norm(self.loss_scaling.value)
+        assert isinstance(limit, float)
+        return replace(
+            self,
+            loss_scaling=Hyper(1.0, is_constant=True),
+            loss_scale_rule=None,
+            max_grad_norm=limit,
+        )
+
     def value(self, name: str, group: int) -> float:
-        """Returns the present value of a hyper-parameter; all groups have one loss scaling."""
+        """Returns the present value of a hyper-parameter. All groups share one loss scaling."""
         hyper = self.loss_scaling if name == LOSS_SCALING else self.groups[group][name]
         return hyper.value
 
 
 def scalar_name(name: str, group: int) -> str:
-    """Returns what a program calls a group's hyper-parameter."""
+    """Returns the name of a group's hyper-parameter in a program."""
     return f"{name}:{0 if name == LOSS_SCALING else group}"
 
 

@@ -47,6 +47,5 @@ class ClipParts:
         given = dict(arrived)
         for number, (_, (producer, norm)) in enumerate(sorted(self._norms.items())):
             given |= part.receive(producer, {str(number): norm})
-        is_scaled = self._optimizer.loss_scale_rule is not None
-        template = record_clip(len(self._norms), self._optimizer.max_grad_norm, is_scaled=is_scaled)
+        template = record_clip(self._optimizer, len(self._norms))
         return {CLIP: Register(Binding(arrived=given).inline(template, part)[CLIP])}

@@ -146,7 +146,7 @@ def test_comparison_when_none_fits_then_says_so() -> None:
     none = type(report)(
         tuple(type(c)(c.name, c.num_stages, problem="no") for c in report.candidates), 2, 4, ""
     )
-    with pytest.raises(ValueError, match="No schedule fits. Recompute"):
+    with pytest.raises(ValueError, match="No choice fits. Recompute"):
         none.best()
 
 

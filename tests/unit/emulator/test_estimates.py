@@ -121,7 +121,8 @@ def test_busy_and_idle_then_make_up_the_step_on_each_ipu() -> None:
     plan = emulator.estimate(*_on_meta())
     for ipu in plan.ipus:
         assert ipu.busy_seconds + ipu.idle_seconds == pytest.approx(plan.step_seconds)
-        assert min(vars(ipu).values()) >= 0
+        assert min(ipu.seconds.values()) >= 0
+    assert sum(plan.shares.values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,15 @@ def test_host_work_when_it_is_slower_then_is_what_limits() -> None:
 
 def test_report_then_names_ipus_stages_operations_and_the_evidence() -> None:
     text = str(emulator.estimate(*_on_meta()))
-    for part in ("rows a second", "IPU 1", "bubble", "recompute ms", "limited by", "assumed"):
+    for part in (
+        "rows a second",
+        "IPU 1",
+        "imbalance",
+        "ramp",
+        "recompute ms",
+        "limited by",
+        "assumed",
+    ):
         assert part in text
 
 

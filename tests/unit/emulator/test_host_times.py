@@ -19,7 +19,7 @@ from poptorch_emu.emulator.estimates import captured
 from poptorch_emu.emulator.loader_speed import host_work
 from poptorch_emu.machine.system import system_of
 from poptorch_emu.machine.time_numbers import NUMBERS
-from poptorch_emu.plan.time.losses import Cause, losses
+from poptorch_emu.plan.time.causes import Cause, losses
 
 pytestmark = pytest.mark.feature("emulator.estimate", fidelity="modelled")
 

@@ -65,7 +65,9 @@ def test_points_when_swept_then_each_is_the_estimate_of_a_model_with_those_setti
         assert point["num_micro_batches"] == accumulation and point["num_ipus"] == 2 * replicas
         idle = sum(ipu.idle_seconds for ipu in plan.ipus)
         total = idle + sum(ipu.busy_seconds for ipu in plan.ipus)
-        assert point["shares"]["bubble"] + point["shares"]["host"] == pytest.approx(idle / total)
+        assert point["waits"] == pytest.approx(idle / total)
+        assert sum(point["shares"].values()) == pytest.approx(1)
+        assert point["limited_by"] == plan.bottleneck
         tiles = emulator.tile_memory(other, *its_inputs)
         assert [bytes_ for _, bytes_ in point["fullest_bytes"]] == [
             tiles.largest_bytes(ipu) for ipu in tiles.ipus

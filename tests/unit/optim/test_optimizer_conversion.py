@@ -128,8 +128,16 @@ def test_groups_when_some_parameters_are_left_out_then_they_have_the_defaults() 
 
 
 def test_groups_when_a_parameter_is_a_stranger_then_raises() -> None:
-    with pytest.raises(KeyError, match="not part of the model"):
-        convert(ours.SGD, lambda named: [torch.nn.Parameter(torch.ones(1))])
+    with pytest.raises(KeyError, match="not part of the model: the model has none of that shape"):
+        convert(ours.SGD, lambda named: [torch.nn.Parameter(torch.ones(3, 7))])
+
+
+def test_groups_when_the_model_was_copied_then_the_error_names_a_parameter_of_each_side() -> None:
+    with pytest.raises(KeyError) as caught:
+        convert(ours.SGD, lambda named: [named["a"], torch.nn.Parameter(named["b"].clone())])
+    text = str(caught.value)
+    assert text.startswith("Parameter 1 of group 0 of SGD, of shape [")
+    assert "of the model has that shape, but is another tensor. Was the model copied" in text
 
 
 def test_attributes_when_given_then_are_in_the_configuration() -> None:

@@ -36,8 +36,12 @@ def warnings_of(caplog):
             "velocity of SGD starts at zero",
         ),
         (lambda p: optim.AdamW(p, bias_correction=False), "bias_correction=False of AdamW"),
+        (
+            lambda p: optim.SGD(p, 0.1, max_grad_norm=0.5, loss_scaling=16.0),
+            "are limited to 0.03125. To limit them to 0.5, pass max_grad_norm=8",
+        ),
     ],
-    ids=["maximize", "dampening", "bias_correction"],
+    ids=["maximize", "dampening", "bias_correction", "scaled norm"],
 )
 def test_difference_when_torch_would_differ_then_warns_once(warnings_of, make, phrase):
     parameters = _parameters()
@@ -54,8 +58,9 @@ def test_difference_when_torch_would_differ_then_warns_once(warnings_of, make, p
         lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
         lambda p: optim.LAMB(p, bias_correction=False),
         lambda p: torch.optim.AdamW(p),
+        lambda p: optim.AdamW(p, max_grad_norm=0.5, loss_scaling=16.0),
     ],
-    ids=["sgd", "torch_sgd", "lamb", "torch_adamw"],
+    ids=["sgd", "torch_sgd", "lamb", "torch_adamw", "adamw that clips"],
 )
 def test_difference_when_torch_agrees_then_says_nothing(warnings_of, make):
     parameters = _parameters()

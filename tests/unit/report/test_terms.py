@@ -16,7 +16,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.plan.memory.memory_plan import Content
 from poptorch_emu.report import terms
-from poptorch_emu.report.terms import SECONDS_OF_PART, TERMS, WORD_OF_EVENT, WORK
+from poptorch_emu.report.terms import STEP, TERMS, WORD_OF_EVENT, WORK
 
 mpl.use("Agg")
 
@@ -67,7 +67,7 @@ def test_colours_then_each_word_has_one_of_its_own_on_both_grounds() -> None:
     assert all(term.meaning for term in TERMS.values())
 
 
-@pytest.mark.parametrize("words", [WORK, SECONDS_OF_PART, CONTENTS], ids=["work", "step", "memory"])
+@pytest.mark.parametrize("words", [WORK, STEP, CONTENTS], ids=["work", "step", "memory"])
 def test_words_of_one_picture_in_black_and_white_then_differ(words) -> None:
     for one, other in combinations((TERMS[word] for word in words), 2):
         difference = abs(lightness(one.colour) - lightness(other.colour))

@@ -134,6 +134,8 @@ PARTS: dict[str, Callable[[], nn.Module]] = {
     "gathered": lambda: Lambda(lambda x: x.gather(1, x.argsort(1))),
     "masked": lambda: Lambda(lambda x: x.masked_fill(x > 1, 0.0)),
     "lower": lambda: Lambda(lambda x: x.tril()),
+    "mantissa and exponent": lambda: Lambda(lambda x: sum(torch.frexp(x))),
+    "exponent": lambda: Lambda(lambda x: x / 2.0 ** torch.frexp(x).exponent),
     "product with itself": lambda: Lambda(lambda x: x + x @ x.transpose(1, 2) @ x / 64),
     "product over rows": lambda: Lambda(
         lambda x: x + (x.flatten(1).t() @ x.flatten(1) @ x.flatten(1).t()).t().view_as(x) / 512

@@ -104,7 +104,7 @@ def test_window_when_costs_are_equal_then_has_the_bubble_of_the_formula() -> Non
             return plan.stages[port[1]].of(port[0]).cycles
 
         assert window.bubble(length) == pytest.approx(1 - 3 * m / end)
-        assert window.ramp_share(length) == pytest.approx(1 - 3 * m / end)
+        assert window.period(length) <= end / m
 
 
 def test_timeline_when_a_table_is_long_then_leaves_out_the_micro_batches_in_the_middle() -> None:

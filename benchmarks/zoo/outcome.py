@@ -1,0 +1,173 @@
+"""Runs a sample beside eager PyTorch, and says in a few words how it ended."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sample import Sample, tensors_in
+
+import poptorch_emu as poptorch
+
+# What the engine computes in another order, after some ten layers.
+_RELATIVE, _ABSOLUTE = 2e-3, 2e-4
+_STEPS, _LEARNING_RATE = 2, 0.01
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sample ended.
+
+    Attributes:
+        kind: "equal", "differs", "refused: topic", "failed: class", or why it was not compared.
+        detail: the beginning of a message, or the largest difference.
+    """
+
+    kind: str
+    detail: str = ""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether eager PyTorch ran it, so that it counts."""
+        return not self.kind.startswith("not compared")
+
+
+class _Trained(torch.nn.Module):
+    """Adds a loss to a model: the mean square of its first result of floating-point numbers."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.model(*args, **kwargs)
+        found = [t for t in tensors_in(result) if t.is_floating_point() and t.requires_grad]
+        if not found:
+            raise _NothingTrainedError("No result needs a gradient.")
+        return result, poptorch.identity_loss(found[0].float().square().mean(), "mean")
+
+
+class _NothingTrainedError(Exception):
+    pass
+
+
+def inference(sample: Sample, set_options: Callable[[poptorch.Options], None]) -> Outcome:
+    """Compares one call without gradients."""
+    with torch.no_grad():
+        try:
+            # Each call gets arguments of its own, which a cache among them may need.
+            expected = _run(sample.module, sample)
+            again = _run(sample.module, sample)
+        except Exception as error:
+            return Outcome("not compared: PyTorch does not run it", _first_line(error))
+    if _difference(expected, again):
+        return Outcome("not compared: random in PyTorch")
+    try:
+        model = poptorch.inferenceModel(copy.deepcopy(sample.module), _options(set_options))
+        found = _run(model, sample)
+    except Exception as error:
+        return _failure(error)
+    return _compared(expected, found)
+
+
+def training(sample: Sample, set_options: Callable[[poptorch.Options], None]) -> Outcome:
+    """Compares two steps of SGD: losses, results and weights."""
+    plain, other = (copy.deepcopy(sample.module).train() for _ in range(2))
+    for model in (plain, other):
+        for value in model.parameters():
+            value.requires_grad_(value.is_floating_point() and value.requires_grad)
+    try:
+        plain_results = _plain_steps(_Trained(plain), sample)
+        if _difference(
+            plain_results, _plain_steps(_Trained(copy.deepcopy(sample.module).train()), sample)
+        ):
+            return Outcome("not compared: random in PyTorch")
+    except Exception as error:
+        return Outcome("not compared: PyTorch does not train it", _first_line(error))
+    try:
+        wrapped = _Trained(other)
+        optimizer = poptorch.optim.SGD(
+            wrapped.parameters(), lr=_LEARNING_RATE, use_combined_accum=False
+        )
+        model = poptorch.trainingModel(wrapped, _options(set_options), optimizer)
+        results = [_run(model, sample)[1] for _ in range(_STEPS)]
+        weights = [value.detach().clone() for value in wrapped.parameters()]
+    except Exception as error:
+        return _failure(error)
+    return _compared(plain_results, [*results, *weights])
+
+
+def _plain_steps(model: torch.nn.Module, sample: Sample) -> list[Any]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+    results = []
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        _, loss = _run(model, sample)
+        loss.backward()
+        optimizer.step()
+        results.append(loss.detach())
+    return [*results, *(value.detach() for value in model.parameters())]
+
+
+def _run(model: Any, sample: Sample) -> Any:
+    torch.manual_seed(0)
+    args, kwargs = copy.deepcopy((sample.args, sample.kwargs))
+    return model(*args, **kwargs)
+
+
+def _options(set_options: Callable[[poptorch.Options], None]) -> poptorch.Options:
+    options = poptorch.Options().showCompilationProgressBar(False).randomSeed(0)
+    set_options(options)
+    return options
+
+
+def _compared(expected: Any, found: Any) -> Outcome:
+    fault = _difference(expected, found)
+    return Outcome("differs", fault) if fault else Outcome("equal")
+
+
+def _difference(expected: Any, found: Any) -> str:
+    """Returns the first difference of two results in words, or ""."""
+    left, right = tensors_in(expected), tensors_in(found)
+    if len(left) != len(right):
+        return f"{len(left)} tensors in PyTorch, {len(right)} here"
+    for index, (one, other) in enumerate(zip(left, right, strict=True)):
+        one, other = (_dense(value) for value in (one, other))
+        if one.shape != other.shape:
+            return f"tensor {index} has the shape {list(one.shape)}, here {list(other.shape)}"
+        if one.numel() == 0:
+            continue
+        scale = float(one.abs().nan_to_num(0, 0, 0).max())
+        if not torch.allclose(
+            one, other, rtol=_RELATIVE, atol=_ABSOLUTE * max(scale, 1e-3), equal_nan=True
+        ):
+            largest = float((one - other).abs().nan_to_num().max())
+            return f"tensor {index} differs by {largest:.3g}, its largest value is {scale:.3g}"
+    return ""
+
+
+def _dense(value: torch.Tensor) -> torch.Tensor:
+    value = value.detach()
+    if value.layout is not torch.strided:
+        value = value.to_dense()
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)
+
+
+def _failure(error: Exception) -> Outcome:
+    """Tells what was refused in words from what failed in another way."""
+    if isinstance(error, _NothingTrainedError):
+        return Outcome("not compared: nothing is trained")
+    text = re.sub(r"^In \S+: '\w+': ", "", str(error))
+    if not isinstance(error, poptorch.Error):
+        return Outcome(f"failed: {type(error).__name__}", _first_line(error))
+    topic = re.findall(r"troubleshooting: ([\w-]+)", text)
+    subject = topic[-1] if topic else " ".join(text.split()[:4])
+    return Outcome(f"refused: {subject}", _first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,182 @@
+"""A tiny model of each type that `transformers` knows."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import transformers
+from sample import Library, NoSampleError, Sample, first_that_runs
+from small_sizes import small_value, without_chance
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING, MODEL_MAPPING_NAMES
+
+transformers.logging.set_verbosity_error()
+
+_BATCH, _TOKENS = 2, 8
+_MAX_ELEMENTS = 20_000_000
+
+
+def names() -> list[str]:
+    """Returns each model type that has a model."""
+    return sorted(MODEL_MAPPING_NAMES)
+
+
+def make(name: str) -> Sample:
+    """Returns a model of a type with the arguments that its forward asks for."""
+    config_class = CONFIG_MAPPING[name]
+    config = small_config(config_class)
+    model_class = MODEL_MAPPING[config_class]
+    model_class = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
+    with torch.device("meta"):
+        size = sum(value.numel() for value in model_class(config).parameters())
+    if size > _MAX_ELEMENTS:
+        raise NoSampleError(f"The smallest configuration has {size} parameters.")
+    torch.manual_seed(0)
+    model = model_class(config)
+    without_chance(model)
+    return first_that_runs(model, list(calls(model, config)))
+
+
+def small_config(config_class: Any, given: dict[str, Any] | None = None) -> Any:
+    """Returns a configuration with small sizes, those within it too."""
+    default = config_class()
+    return config_class(**_small_values(default))
+
+
+def _small_values(config: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in vars(config).items():
+        if key.startswith("_") or key in ("model_type", "transformers_version", "architectures"):
+            continue
+        if isinstance(value, transformers.PretrainedConfig):
+            inner = _small_values(value)
+            values[key] = {**inner, "model_type": value.model_type}
+        elif isinstance(value, dict) and "mrope_section" in value:
+            values[key] = {**value, "mrope_section": [2, 3, 3]}
+        elif (small := small_value(key, value)) != value:
+            values[key] = small
+    return values
+
+
+def calls(model: Any, config: Any) -> list[dict[str, Any]]:
+    """Returns sets of arguments, the likely ones first."""
+    accepted = inspect.signature(model.forward).parameters
+    text = text_inputs(config)
+    text_config = getattr(config, "text_config", config)
+    main = getattr(model, "main_input_name", "input_ids")
+    found: list[dict[str, Any]] = []
+    image_inputs = images(config)
+    sound = [
+        {"input_values": torch.randn(_BATCH, 4000)},
+        {"input_features": torch.randn(_BATCH, _bins(config), _frames(config))},
+        {"input_features": torch.randn(_BATCH, _frames(config), _bins(config))},
+        {"input_values": torch.randn(_BATCH, _frames(config), _bins(config))},
+        {"input_values": torch.randn(_BATCH, 1, 4000)},
+    ]
+    decoder = {"decoder_input_ids": text["input_ids"]}
+    found += grids(config)
+    if main in ("pixel_values", "pixel_values_videos") or "input_ids" not in accepted:
+        found += [{**each, **extra} for extra in ({}, decoder) for each in image_inputs]
+        found += [{**each, **extra} for extra in ({}, decoder) for each in sound]
+    for extra in ({}, decoder):
+        found.append({**text, **extra})
+        found.append({"input_ids": text["input_ids"], **extra})
+        found += [{**text, **each, **extra} for each in (*image_inputs, *sound)]
+    hidden = getattr(text_config, "hidden_size", 64)
+    found += [
+        {"inputs_embeds": torch.randn(_BATCH, _TOKENS, hidden)},
+        {"hidden_states": torch.randn(_BATCH, _TOKENS, hidden)},
+        {
+            "past_values": torch.randn(
+                _BATCH,
+                getattr(config, "context_length", 32) or 32,
+                getattr(config, "num_input_channels", 1) or 1,
+            )
+        },
+        {"inputs": torch.randint(0, 200, (_BATCH, 32))},
+    ]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    kept = [{k: v for k, v in call.items() if takes_all or k in accepted} for call in found]
+    return [call for call in kept if call]
+
+
+def text_inputs(config: Any) -> dict[str, torch.Tensor]:
+    """Returns tokens, and a mask whose second row ends early, as a tokenizer makes it."""
+    text = getattr(config, "text_config", config)
+    size = getattr(text, "vocab_size", 99) or 99
+    tokens = torch.randint(5, max(min(size, 79), 6), (_BATCH, _TOKENS))
+    mask = torch.ones(_BATCH, _TOKENS, dtype=torch.int64)
+    mask[1, -2:] = 0
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def images(config: Any) -> list[dict[str, Any]]:
+    """Returns images, and videos, of the size that a configuration names."""
+    vision = (
+        getattr(config, "vision_config", None) or getattr(config, "backbone_config", None) or config
+    )
+    size = getattr(vision, "image_size", None) or 64
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    channels = getattr(vision, "num_channels", None) or 3
+    channels = channels if isinstance(channels, int) else 3
+    frames = getattr(vision, "num_frames", None) or 4
+
+    def still(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(_BATCH, channels, rows, columns)
+
+    return [
+        {"pixel_values": still(height, width)},
+        {"pixel_values": still(64, 64)},
+        {"pixel_values": torch.randn(_BATCH, frames, channels, height, width)},
+        {"pixel_values_videos": torch.randn(_BATCH, frames, channels, height, width)},
+        {"pixel_values": still(224, 224)},
+    ]
+
+
+def grids(config: Any) -> list[dict[str, Any]]:
+    """Returns text with two images that are cut into patches, with their grids (Qwen-VL)."""
+    vision, token = getattr(config, "vision_config", None), getattr(config, "image_token_id", None)
+    merge = getattr(vision, "spatial_merge_size", None)
+    if merge is None or token is None:
+        return []
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
+    size = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
+    side = 2 * merge
+    tokens = torch.randint(5, 79, (2, _TOKENS))
+    tokens[:, 2:6] = token
+    call = {
+        "input_ids": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "pixel_values": torch.randn(2 * side * side, size),
+        "image_grid_thw": torch.tensor([[1, side, side]] * 2),
+    }
+    return [{**call, "mm_token_type_ids": (tokens == token).int()}, call]
+
+
+def _bins(config: Any) -> int:
+    for source in (
+        config,
+        getattr(config, "audio_config", None),
+        getattr(config, "encoder_config", None),
+    ):
+        for key in (
+            "num_mel_bins",
+            "feature_size",
+            "input_feat_per_channel",
+            "feature_projection_input_dim",
+            "input_dim",
+        ):
+            value = getattr(source, key, None)
+            if isinstance(value, int):
+                return value
+    return 80
+
+
+def _frames(config: Any) -> int:
+    positions = getattr(config, "max_source_positions", None)
+    return 2 * positions if isinstance(positions, int) and positions <= 200 else 64
+
+
+LIBRARY = Library(names, make)

@@ -1,0 +1,77 @@
+"""One raw operator of TensorFlow and the rows of the tables that compute such operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.troubleshooting import Topic
+
+
+@dataclass(frozen=True)
+class RawCall:
+    """A raw operator in a graph of TensorFlow.
+
+    Attributes:
+        op: the operation of TensorFlow.
+        graph: the graph of the device that holds it.
+    """
+
+    op: Any
+    graph: Any
+
+    def attr(self, name: str) -> Any:
+        """Returns an attribute; bytes as a string."""
+        value = self.op.get_attr(name)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def type_of_output(self, number: int = 0) -> torch.dtype:
+        """Returns the type of an output, as PyTorch has it."""
+        return torch_type(self.op.outputs[number].dtype)
+
+    def refuse(self, what: str, instead: str = "") -> Exception:
+        """Returns the error for arguments that the device cannot serve."""
+        return refusal(f"{self.op.type} {what}", instead)
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a raw operator is computed.
+
+    Attributes:
+        compute: takes the call and its inputs, and returns its output, or a list of outputs.
+        host: positions of inputs that are known when the program is compiled, such as axes.
+    """
+
+    compute: Callable[..., Any]
+    host: tuple[int, ...] = ()
+
+
+def plain(function: Callable[..., Any]) -> Row:
+    """Returns a row that passes its inputs on to a function of PyTorch."""
+    return Row(lambda call, *inputs: function(*inputs))
+
+
+def torch_type(dtype: Any) -> torch.dtype:
+    """Returns PyTorch's type for one of TensorFlow."""
+    found = getattr(torch, dtype.base_dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise refusal(f"the type {dtype.name}", "Convert it to float32, int32 or bool on the host")
+    return found
+
+
+def refusal(what: str, instead: str = "") -> Exception:
+    """Returns the error for something of TensorFlow's that the device cannot compute."""
+    way_out = instead or (
+        "Use a function of keras.ops, or compute it on the host from what an IPUOutfeedQueue or "
+        "the model returns"
+    )
+    error: Exception = compiler_error(
+        f"TensorFlow's {what} is not offered for values on the IPU. {way_out}; "
+        f"{Topic.TENSORFLOW_FUNCTION}"
+    )
+    return error

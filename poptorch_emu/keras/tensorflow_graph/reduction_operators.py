@@ -1,0 +1,161 @@
+"""Raw operators of TensorFlow that reduce axes, sort, or sum along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from poptorch_emu.keras.tensorflow_graph.raw_call import RawCall, Row
+
+_Reduce = Callable[[torch.Tensor, list[int], bool], torch.Tensor]
+
+
+def axes_of(x: torch.Tensor, axes: Any) -> list[int]:
+    """Returns axes as numbers that are not negative, in order."""
+    return sorted({int(axis) % x.dim() for axis in np.reshape(axes, -1)}) if x.dim() else []
+
+
+def _reduction(reduce: _Reduce, of_nothing: Callable[[torch.dtype], Any] | None = None) -> Row:
+    """Returns the row of a reduction.
+
+    Args:
+        reduce: takes a tensor, axes, and whether these stay with the size 1.
+        of_nothing: returns the result for axes of the size 0, where PyTorch has none.
+    """
+
+    def call_with(call: RawCall, x: torch.Tensor, axes: Any) -> torch.Tensor:
+        keeps, found = call.attr("keep_dims"), axes_of(x, axes)
+        if of_nothing is not None and any(x.shape[axis] == 0 for axis in found):
+            shape = [1 if n in found else size for n, size in enumerate(x.shape)]
+            empty = x.new_full(shape, of_nothing(x.dtype))
+            return empty if keeps else empty.squeeze(found)
+        return reduce(x, found, keeps) if found else reduce(x[None], [0], False)
+
+    return Row(call_with, host=(1,))
+
+
+def _lowest(dtype: torch.dtype) -> Any:
+    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _highest(dtype: torch.dtype) -> Any:
+    return torch.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def _mean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+    if x.is_floating_point():
+        return torch.mean(x, axes, keeps)
+    count = int(np.prod([x.shape[axis] for axis in axes]))
+    total = torch.sum(x, axes, keeps, dtype=x.dtype)
+    return torch.div(total, count, rounding_mode="trunc")
+
+
+def _product(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+    for axis in reversed(axes):
+        x = torch.prod(x, axis, keeps, dtype=x.dtype)
+    return x
+
+
+def _euclidean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+    return torch.sqrt(torch.sum(torch.square(x), axes, keeps))
+
+
+def _extreme_index(find: Callable[..., torch.Tensor]) -> Row:
+    """Returns the row of ArgMax or ArgMin: the first one of equal elements."""
+
+    def call_with(call: RawCall, x: torch.Tensor, axis: Any) -> torch.Tensor:
+        axis = int(axis)
+        if x.is_floating_point():  # TensorFlow never chooses NaN, unless it comes first.
+            worst = _lowest(x.dtype) if find is torch.argmax else _highest(x.dtype)
+            first = torch.isnan(x).narrow(axis, 0, 1)
+            found = find(torch.where(torch.isnan(x), worst, x), axis)
+            found = torch.where(first.squeeze(axis), 0, found)
+        else:
+            found = find(x, axis)
+        return found.to(call.type_of_output())
+
+    return Row(call_with, host=(1,))
+
+
+def _cumulative(scan: Callable[..., torch.Tensor], neutral: float) -> Row:
+    def call_with(call: RawCall, x: torch.Tensor, axis: Any) -> torch.Tensor:
+        axis = int(axis) % x.dim()
+        x = x.flip(axis) if call.attr("reverse") else x
+        if call.attr("exclusive"):
+            first = torch.full_like(x.narrow(axis, 0, 1), neutral)
+            x = torch.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+        x = scan(x, axis)
+        return x.flip(axis) if call.attr("reverse") else x
+
+    return Row(call_with, host=(1,))
+
+
+def _top_k(call: RawCall, x: torch.Tensor, k: Any) -> list[torch.Tensor]:
+    # A stable sort: the first of equal elements comes first, also in the descending order.
+    values, indices = torch.sort(x, dim=-1, descending=True, stable=True)
+    return [values[..., : int(k)], indices[..., : int(k)].to(call.type_of_output(1))]
+
+
+def _segments(reduce: str, of_nothing: Callable[[torch.dtype], Any]) -> Row:
+    """Returns the row of an unsorted segment reduction; negative segments are left out."""
+
+    def call_with(call: RawCall, data: Any, ids: Any, count: Any) -> Any:
+        inner = list(data.shape[ids.dim() :])
+        rows, flat = data.reshape([-1, *inner]), ids.reshape(-1).to(torch.int64)
+        count = int(count)
+        start = rows.new_full([count + 1, *inner], of_nothing(rows.dtype))
+        # Rows of negative segments go into one more segment, which is cut off.
+        flat = torch.where(flat < 0, count, flat)
+        if reduce == "sum":
+            found = start.index_add(0, flat, rows)
+        else:
+            index = flat.reshape([-1, *[1] * len(inner)]).expand(rows.shape)
+            found = start.scatter_reduce(0, index, rows, reduce, include_self=True)
+        return found[:count]
+
+    return Row(call_with, host=(2,))
+
+
+def _all(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+    for axis in reversed(axes):
+        x = torch.all(x, axis, keeps)
+    return x
+
+
+def _any(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+    for axis in reversed(axes):
+        x = torch.any(x, axis, keeps)
+    return x
+
+
+def _finite(limit: str) -> Callable[[torch.dtype], Any]:
+    """Returns the smallest or largest finite number of a type, which an empty segment holds."""
+
+    def found(dtype: torch.dtype) -> Any:
+        return getattr((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype), limit)
+
+    return found
+
+
+ROWS = {
+    "All": _reduction(_all),
+    "Any": _reduction(_any),
+    "ArgMax": _extreme_index(torch.argmax),
+    "ArgMin": _extreme_index(torch.argmin),
+    "Cumprod": _cumulative(lambda x, axis: torch.cumprod(x, axis, dtype=x.dtype), 1),
+    "Cumsum": _cumulative(lambda x, axis: torch.cumsum(x, axis, dtype=x.dtype), 0),
+    "EuclideanNorm": _reduction(_euclidean),
+    "Max": _reduction(torch.amax, _lowest),
+    "Mean": _reduction(_mean),
+    "Min": _reduction(torch.amin, _highest),
+    "Prod": _reduction(_product),
+    "Sum": _reduction(lambda x, axes, keeps: torch.sum(x, axes, keeps, dtype=x.dtype)),
+    "TopKV2": Row(_top_k, host=(1,)),
+    "UnsortedSegmentMax": _segments("amax", _finite("min")),
+    "UnsortedSegmentMin": _segments("amin", _finite("max")),
+    "UnsortedSegmentProd": _segments("prod", lambda dtype: 1),
+    "UnsortedSegmentSum": _segments("sum", lambda dtype: 0),
+}

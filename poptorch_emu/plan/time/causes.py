@@ -1,0 +1,109 @@
+"""Why a step takes longer than its computation, read from the parts of the time of each IPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from poptorch_emu.plan.time.step_parts import Group, Part
+from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
+
+# A cause of a smaller share of a step is not worth a sentence.
+LEAST_SHARE = 0.05
+
+
+class Cause(Enum):
+    """A cause, with the parts of a step that it explains; each part has one cause."""
+
+    HOST_DATA = (Part.DATA,)
+    HOST_INPUT = (Part.INPUT,)
+    HOST_OUTPUT = (Part.OUTPUT,)
+    CALLS = (Part.CALL,)
+    STREAMING = (Part.STREAMING,)
+    LINK = (Part.LINK,)
+    IMBALANCE = (Part.IMBALANCE,)
+    TURNS = (Part.TURNS,)
+    RAMP = (Part.RAMP,)
+    UPDATE = (Part.UPDATE, Part.UPDATE_TURNS)
+    ALL_REDUCE = (Part.ALL_REDUCE,)
+    RECOMPUTATION = (Part.RECOMPUTE,)
+    LOW_PROPORTION = (Part.PROPORTION,)
+    SMALL_MICRO_BATCH = (Part.SYNC, Part.EXCHANGE)
+    COMPUTE = (Part.COMPUTE,)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The share of a step that one cause takes.
+
+    Attributes:
+        cause: why the time is lost.
+        share: of the step of the busiest IPU, for which the others wait; of imbalance and turns the
+            mean over all IPUs. Where IPUs take turns, the time of all of them counts.
+        ipu: the user's number of the busiest IPU.
+        load: the work of that IPU as a multiple of the mean of all IPUs.
+    """
+
+    cause: Cause
+    share: float
+    ipu: int
+    load: float
+
+
+def losses(plan: TimePlan) -> tuple[Loss, ...]:
+    """Returns the causes that take a share of a step, the largest first.
+
+    Computation comes last, unless everything else is below `LEAST_SHARE`.
+    """
+    shares = _Shares(plan)
+    found = [Loss(cause, shares.of(cause), shares.busiest.ipu, shares.load) for cause in Cause]
+    found.sort(key=lambda loss: (_is_minor(loss), -loss.share))
+    return tuple(loss for loss in found if loss.share > 0)
+
+
+def _is_minor(loss: Loss) -> int:
+    if loss.cause is Cause.COMPUTE:
+        return 1
+    return 0 if loss.share >= LEAST_SHARE else 2
+
+
+class _Shares:
+    def __init__(self, plan: TimePlan) -> None:
+        self._plan = plan
+        work = {ipu.ipu: _work(ipu) for ipu in plan.ipus}
+        mean = math.fsum(work.values()) / len(work)
+        self.busiest = max(plan.ipus, key=_work)
+        self.load = work[self.busiest.ipu] / mean if mean else 1.0
+        self._others = [ipu for ipu in plan.ipus if ipu is not self.busiest]
+
+    def of(self, cause: Cause) -> float:
+        """Returns the share of a cause."""
+        if cause in (Cause.IMBALANCE, Cause.TURNS):
+            return self._plan.shares[cause.value[0]]
+        parts = [part for part in cause.value if part is not Part.UPDATE_TURNS]
+        own = self.busiest.of(*parts) + self._of_turns(parts) + self._of_update_turns(cause)
+        return own / self._plan.step_seconds if self._plan.step_seconds else 0.0
+
+    def _of_turns(self, parts: list[Part]) -> float:
+        """Returns how long the busiest IPU waits because another one spends its time so."""
+        if any(part.group is Group.WAIT or part in (Part.CALL, Part.DATA) for part in parts):
+            return 0.0
+        total = math.fsum(map(_work, self._others))
+        share = math.fsum(ipu.of(*parts) for ipu in self._others) / total if total else 0.0
+        return self.busiest.of(Part.TURNS) * share
+
+    def _of_update_turns(self, cause: Cause) -> float:
+        """Returns how long the busiest IPU waits for the same cause in updates of other IPUs."""
+        others = [update for update in self._plan.updates if update.ipu != self.busiest.ipu]
+        cycles = {
+            Cause.UPDATE: math.fsum(update.optimizer_cycles for update in others),
+            Cause.STREAMING: math.fsum(update.remote_cycles for update in others),
+        }
+        total = sum(cycles.values())
+        share = cycles.get(cause, 0.0) / total if total else float(cause is Cause.UPDATE)
+        return self.busiest.of(Part.UPDATE_TURNS) * share
+
+
+def _work(ipu: IpuTime) -> float:
+    return ipu.of(Group.WORK, Group.TRANSFER, Part.INPUT, Part.OUTPUT)

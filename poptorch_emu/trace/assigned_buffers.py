@@ -1,0 +1,164 @@
+"""Buffers that `forward` assigns (`self.mem = ...`): the assigned value is kept after the call.
+
+A buffer may get its final shape by the first call, as the states of snnTorch's neurons do: they
+begin without elements. Then the model is captured again with buffers of that shape, and both
+captures have to compute the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_aggregate
+
+from poptorch_emu.errors import compiler_error, make_error
+from poptorch_emu.ir.graph import Graph, SourceKind, source_of
+from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
+from poptorch_emu.torch_versions import BatchNorm, OpOverload
+from poptorch_emu.trace import leniency
+from poptorch_emu.trace.known_values import reads_shape_only
+from poptorch_emu.trace.module_state import reassigned
+from poptorch_emu.troubleshooting import Topic
+
+
+@dataclass(frozen=True)
+class Resized:
+    """A buffer to which `forward` assigned a value of another shape.
+
+    Attributes:
+        value: the first value of that shape, or zeros.
+        is_known: whether that is the first value.
+    """
+
+    value: torch.Tensor
+    is_known: bool
+
+
+def resized(
+    assigned: Mapping[str, torch.Tensor],
+    fakes: Mapping[str, torch.Tensor],
+    first_assigned: Callable[[str, torch.Size], torch.Tensor | None],
+) -> dict[str, Resized]:
+    """Returns the buffers to which values of another shape were assigned.
+
+    Args:
+        assigned: the last values, by the names of the buffers.
+        fakes: stand-ins of the buffers.
+        first_assigned: returns the first value of some shape that a buffer got, if it is known.
+    """
+    found = {}
+    for name, value in assigned.items():
+        if value.shape != fakes[name].shape:
+            first = first_assigned(name, value.shape)
+            zeros = torch.zeros(value.shape, dtype=value.dtype)
+            found[name] = Resized(zeros if first is None else first, first is not None)
+    return found
+
+
+def warn_of_assigned(model: torch.nn.Module, names: Iterable[str]) -> None:
+    """Says that the assigned values of buffers are kept, which PopTorch does for batch norms only.
+
+    Raises:
+        Error: strict mode asks for errors.
+    """
+    for name in names:
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if not isinstance(owner, BatchNorm):
+            error = make_error(reassigned("Buffer", name))
+            leniency.tolerate(
+                f"buffer {name}", error, "Here the assigned value is kept after the call."
+            )
+
+
+def check_unread(graph: Graph, names: Iterable[str]) -> None:
+    """Checks that nothing depends on the values that buffers had before a call.
+
+    Raises:
+        Error: something does.
+    """
+    read = {source_of(node).name for node in graph.sources if not _is_unread(node)}
+    for name in names:
+        if name in read:
+            raise _refused(name)
+
+
+def check_equal(
+    first: Graph, second: Graph, resized: Mapping[str, Resized], again: Collection[str]
+) -> None:
+    """Checks that two captures compute the same: with the old buffers and with those of new shapes.
+
+    Args:
+        first: the capture with the old buffers.
+        second: the capture with the new ones.
+        resized: the buffers whose shapes changed in the first capture.
+        again: those whose shapes changed in the second one.
+
+    Raises:
+        Error: they may differ.
+    """
+    check_unread(second, [name for name, each in resized.items() if not each.is_known])
+    if again or list(_computed(first, resized)) != list(_computed(second, resized)):
+        raise _refused(next(iter(again or resized)))
+
+
+def _is_unread(node: fx.Node) -> bool:
+    return node.meta["val"].numel() == 0 or all(
+        reads_shape_only(user) or _overwrites(user, node) for user in node.users
+    )
+
+
+def _overwrites(user: fx.Node, node: fx.Node) -> bool:
+    return user.target is torch.ops.aten.copy_.default and user.all_input_nodes[1:] != [node]
+
+
+def _computed(graph: Graph, resized: Collection[str]) -> Iterator[tuple[Any, ...]]:
+    """Yields the operations that depend on more than constants and the buffers in question."""
+    ids: dict[fx.Node, int] = {}
+    for node in graph.fx.nodes:
+        if node.op == "placeholder":
+            source = source_of(node)
+            if source.kind is not SourceKind.CONSTANT and source.name not in resized:
+                ids[node] = len(ids)
+            continue
+        is_random = (
+            isinstance(node.target, OpOverload)
+            and torch.Tag.nondeterministic_seeded in node.target.tags
+        )
+        depends = not reads_shape_only(node) and any(each in ids for each in node.all_input_nodes)
+        if node.op == "output" or not (depends or is_random) or _writes(node, resized):
+            continue
+        ids[node] = len(ids)
+        if is_mutating(node):
+            ids |= {each: ids[node] for each in written_memory(node)}
+        yield str(node.target), str(map_aggregate((node.args, node.kwargs), partial(_form, ids)))
+
+
+def _form(ids: Mapping[fx.Node, int], value: Any) -> Any:
+    """Returns an argument in a form that two captures have in common."""
+    if not isinstance(value, fx.Node):
+        return value
+    result = value.meta["val"]
+    shape = tuple(result.shape) if isinstance(result, torch.Tensor) else None
+    return ids.get(value), ids.get(memory_of(value)), shape
+
+
+def _writes(node: fx.Node, names: Iterable[str]) -> bool:
+    """Returns whether an operation keeps the value of one of these buffers."""
+    if not is_mutating(node):
+        return False
+    written = [each for each in written_memory(node) if each.op == "placeholder"]
+    return any(source_of(each).name in names for each in written)
+
+
+def _refused(name: str) -> Exception:
+    return compiler_error(
+        f"Buffer {name} gets a value of another shape in forward, and it cannot be shown that the "
+        "next call would compute the same with that shape. Call the model once on the CPU before "
+        "it is wrapped, so that the buffer has its shape, or register it with that shape; "
+        f"{Topic.REASSIGNED_STATE}"
+    )

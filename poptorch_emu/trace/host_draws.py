@@ -1,0 +1,112 @@
+"""Random numbers that `forward` draws on the host: a trace draws once, and no call draws again.
+
+Single uniform draws become objects that answer comparisons which no draw can change (a layer drop
+with probability 0) and refuse all else. Of other draws one warning says that they are constants.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.log import logger
+from poptorch_emu.trace.patches import patched
+from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.troubleshooting import Topic
+
+
+class Draw:
+    """A uniform random number in [low, high) that is not known."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+
+    def __lt__(self, bound: float) -> bool:
+        return self._is_less(bound, can_be_equal=False)
+
+    def __le__(self, bound: float) -> bool:
+        return self._is_less(bound, can_be_equal=True)
+
+    def __gt__(self, bound: float) -> bool:
+        return not self <= bound
+
+    def __ge__(self, bound: float) -> bool:
+        return not self < bound
+
+    def _is_less(self, bound: float, *, can_be_equal: bool) -> bool:
+        if not isinstance(bound, (int, float)):
+            _refuse()
+        if bound >= self._high:
+            return True
+        if bound < self._low or (bound == self._low and not can_be_equal):
+            return False
+        _refuse()
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise compiler_error(
+        f"A random number that is drawn on the host decides or is computed with at {user_source()}."
+        " A compiled model would use the first draw in every call. Draw with torch.rand on the "
+        "device and choose with torch.where or poptorch.cond, pass the number as an input, or "
+        f"set the probability to 0; {Topic.PYTHON_CONTROL_FLOW}"
+    )
+
+
+_OTHER_USES = (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv",
+    "mod", "rmod", "pow", "rpow", "neg", "abs", "round", "trunc", "floor", "ceil", "float", "int",
+    "index", "complex", "bool", "format", "eq", "ne", "array",
+)  # fmt: skip
+for _name in _OTHER_USES:
+    setattr(Draw, f"__{_name}__", _refuse)
+
+
+@contextmanager
+def undecided() -> Iterator[None]:
+    """Lets no single draw of Python or NumPy decide anything while this thread traces a model."""
+    before = _states()
+    with (
+        patched(random, random=_unknown(random.random), uniform=_unknown(random.uniform)),
+        patched(
+            np.random,
+            rand=_unknown(np.random.rand),
+            random=_unknown(np.random.random),
+            random_sample=_unknown(np.random.random_sample),
+            uniform=_unknown(np.random.uniform),
+        ),
+    ):
+        yield
+    if _states() != before:
+        logger.warning(
+            "forward draws random numbers with Python's random or numpy.random while it is traced: "
+            "every call of the compiled model uses these numbers again. Draw with torch on the "
+            "device, or pass the numbers as inputs; %s",
+            Topic.PYTHON_CONTROL_FLOW,
+        )
+
+
+def _states() -> tuple[Any, ...]:
+    """Returns the states of the generators that Python and NumPy share between modules."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), kind, np.asarray(keys).tobytes(), *rest
+
+
+def _unknown(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that draws a number that is not known; arrays are drawn as they were."""
+    thread = threading.get_ident()
+    has_bounds = original.__name__ == "uniform"
+
+    def draw(*args: Any, **named: Any) -> Any:
+        bounds = args if has_bounds else (*args, 0.0, 1.0)
+        is_single = len(bounds) == 2 and all(isinstance(each, (int, float)) for each in bounds)
+        if named or not is_single or threading.get_ident() != thread or bounds[0] >= bounds[1]:
+            return original(*args, **named)
+        return Draw(*bounds)
+
+    return draw

@@ -1,0 +1,167 @@
+"""Rows that a mask selects (`x[mask]`) and that are assigned to the same places (`y[mask] = ...`).
+
+The number of rows depends on data, but the result does not: it is `torch.where`. Between both, the
+rows are kept at their places; functions of single elements take them, and all else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from poptorch_emu.errors import Error
+from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
+from poptorch_emu.torch_versions import pytree
+from poptorch_emu.trace import refusal
+from poptorch_emu.trace.regions import current
+
+_CASTS = frozenset({"to", "float", "half", "double", "int", "long", "bool", "detach"})
+_INDEX = torch.ops.aten.index.Tensor
+
+
+def is_unknown_mask(index: Any) -> bool:
+    """Returns whether an index is one mask on the device whose values are not known."""
+    is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool and index.dim() > 0
+    return is_mask and index.device.type == "ipu" and current().recorder.known.value(index) is None
+
+
+class MaskedRows(Iterator[Any]):
+    """Rows of a tensor that a mask selects; other places hold ones.
+
+    No gradient leaves through the other places, whatever it is there: `torch.where` drops it. So
+    functions that are singular at 1 are safe, as long as no other tensor takes a gradient.
+    """
+
+    def __init__(self, full: torch.Tensor, mask: torch.Tensor, error: Error) -> None:
+        """Keeps rows at their places.
+
+        Args:
+            full: has the rows, and anything elsewhere.
+            mask: of the leading axes.
+            error: says that the number of rows depends on data, and where they are selected.
+        """
+        self.full, self.mask, self.error = full, mask, error
+        self._mask_state = _state(mask)
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, mask: torch.Tensor) -> MaskedRows:
+        """Returns `tensor[mask]`."""
+        kept = torch.where(_expanded(mask, tensor), tensor, torch.ones_like(tensor))
+        return cls(kept, mask, refusal.data_dependent(_INDEX))
+
+    def put(self, tensor: torch.Tensor, mask: torch.Tensor) -> None:
+        """Does `tensor[mask] = rows`.
+
+        Raises:
+            Error: the mask is another one, or the rows do not fit.
+        """
+        is_same = isinstance(mask, torch.Tensor) and self._mask_state == _state(mask)
+        if not is_same or self.full.shape != tensor.shape:
+            raise self.error
+        tensor.copy_(torch.where(_expanded(mask, tensor), self.full.to(tensor.dtype), tensor))
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Applies a function of single elements to the rows.
+
+        Raises:
+            Error: it is none, or a tensor beside the rows is not the same for all of them.
+        """
+        leaves = pytree.tree_leaves((args, dict(kwargs or {})))
+        rows = [leaf for leaf in leaves if isinstance(leaf, cls)]
+        others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        first = rows[0]
+        fits = all(
+            each._mask_state == _state(first.mask) and each.full.shape == first.full.shape
+            for each in rows
+        )
+        if not (fits and _is_pointwise(func) and all(map(_is_constant_number, others))):
+            raise first.error
+        args, kwargs = pytree.tree_map_only(cls, lambda each: each.full, (args, dict(kwargs or {})))
+        return cls(func(*args, **kwargs), first.mask, first.error)
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns the function of PyTorch for a method of tensors."""
+        if name in _CASTS:
+            return lambda *args, **kwargs: MaskedRows(
+                getattr(self.full, name)(*args, **kwargs), self.mask, self.error
+            )
+        if name in ("dtype", "device"):
+            return getattr(self.full, name)
+        function = getattr(torch, name, None)
+        if name.startswith("__") or not callable(function) or name.endswith("_"):
+            raise self.error
+        return partial(function, self)
+
+    def __neg__(self) -> Any:
+        return self.__torch_function__(torch.neg, (), (self,))
+
+    def __next__(self) -> Any:
+        raise self.error
+
+    def __bool__(self) -> bool:
+        raise self.error
+
+    def __len__(self) -> int:
+        raise self.error
+
+    def __getitem__(self, index: Any) -> Any:
+        raise self.error
+
+
+def _operator(name: str, function: Callable[..., Any]) -> None:
+    setattr(MaskedRows, f"__{name}__", lambda self, *others: function(self, *others))
+    setattr(MaskedRows, f"__r{name}__", lambda self, other: function(other, self))
+
+
+for _name in ("add", "sub", "mul", "pow"):
+    _operator(_name, getattr(torch, _name))
+_operator("truediv", torch.true_divide)
+
+
+def _is_pointwise(func: Callable[..., Any]) -> bool:
+    """Returns whether a function computes each element from those at its place, and is no draw."""
+    name = getattr(func, "__name__", "_")
+    packet = None if name.endswith("_") else getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    tags = {tag for each in overloads for tag in each.tags}
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _is_constant_number(tensor: torch.Tensor) -> bool:
+    return tensor.numel() == 1 and tensor.dim() == 0 and not tensor.requires_grad
+
+
+def _expanded(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a mask with the axes of a tensor.
+
+    Raises:
+        IndexError: it does not have the sizes of the leading axes.
+    """
+    if mask.shape != tensor.shape[: mask.dim()]:
+        raise IndexError(
+            f"The shape of the mask {list(mask.shape)} does not match the indexed tensor "
+            f"{list(tensor.shape)}."
+        )
+    return mask.reshape(*mask.shape, *(1 for _ in range(tensor.dim() - mask.dim())))
+
+
+def _state(mask: torch.Tensor) -> tuple[fx.Node | int, int]:
+    """Returns what tells a mask from another one, and from itself after a change in place."""
+    recorder = current().recorder
+    node = recorder.find(mask)
+    writers = filter(is_mutating, recorder.graph.operations)
+    memory = None if node is None else memory_of(node)
+    return id(mask) if node is None else node, sum(
+        memory in written_memory(each) for each in writers
+    )
