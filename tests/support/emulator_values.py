@@ -82,5 +82,6 @@ VALUES: dict[str, Callable[[Path], Any]] = {
 # What returns nothing, PyTorch's own objects, or results of the model; types; and modules.
 OTHERS = {
     "HostWork", "SchedulePlan", "TimePlan", "Verdict", "course", "install", "register_custom_op",
-    "set_latencies", "set_recomputation", "set_schedule", "show", "stream", "to_torch",
+    "set_latencies", "set_recomputation", "set_schedule", "set_value_guards", "show", "stream",
+    "to_torch",
 }  # fmt: skip
