@@ -1,5 +1,5 @@
-"""The modules that programs import beside PopTorch: `pva`, `popdist` and the like.
+"""Stand-ins for modules that programs import beside PopTorch, such as `pva` and `popdist`.
 
-Under the runner they have their own names (`names/aliases.py`); without it `pva` is
-`poptorch_emu.companions.pva`.
+A program that the runner starts imports them by their own names (`names/aliases.py`). Without the
+runner, `pva` is `poptorch_emu.companions.pva`.
 """

@@ -1,4 +1,4 @@
-"""What the tiles of a report hold: always and at the peak, and by category."""
+"""Bytes on each tile of a report: always live, at the peak, and by category."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def _held(memory: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Returns what each tile holds, by kind."""
+    """Returns the bytes that each tile holds, by kind of data."""
     return {
         name: [num_bytes for num_bytes, count in runs for _ in range(count)]
         for name, runs in memory["tiles"].items()
@@ -16,7 +16,7 @@ def _held(memory: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def bytes_of_tiles(memories: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-    """Returns what tiles hold always, and what they hold beside at the peak."""
+    """Returns the always-live bytes of each tile, and its further bytes at the peak."""
     always: list[int] = []
     others: list[int] = []
     for memory in memories:
@@ -30,7 +30,8 @@ def bytes_of_tiles(memories: Sequence[Mapping[str, Any]]) -> tuple[list[int], li
     return always, others
 
 
-# The categories of the program by the names of `pva`; each tile that computes holds as much.
+# Program categories in the spelling of `pva`. Every tile that computes holds the same number of
+# bytes.
 _PROGRAM = {
     "vertexCode": "vertex code",
     "vertexInstanceState": "vertex state",
@@ -41,7 +42,7 @@ _PROGRAM = {
 
 
 def bytes_of_categories(memories: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Returns what tiles hold at the peak, by the categories of `pva`."""
+    """Returns the bytes of each tile at the peak, by the categories of `pva`."""
     found: dict[str, list[int]] = {name: [] for name in ("variable", "constant", *_PROGRAM)}
     for memory in memories:
         held = _held(memory)
@@ -57,9 +58,10 @@ def bytes_of_categories(memories: Sequence[Mapping[str, Any]]) -> dict[str, list
 
 
 def always_live(memories: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Returns what each tile holds from load to end, by category: weights and the like, and code.
+    """Returns the always-live bytes of each tile by category: data such as weights, and code.
 
-    Their sums are the first list of `bytes_of_tiles`: what rounding leaves counts as vertex code.
+    The sums over categories equal the first list of `bytes_of_tiles`, because bytes that rounding
+    leaves over count as vertex code.
     """
     names = {name for memory in memories for name in memory["tiles"]}
     data = sorted(name for name in names if name != "program" and not name.endswith("the peak"))

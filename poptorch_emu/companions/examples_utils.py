@@ -1,4 +1,4 @@
-"""`examples_utils`: of Graphcore's helpers for examples the one that loads custom operators."""
+"""`examples_utils`: the one of Graphcore's example helpers that loads custom operators."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def load_lib(cpp_path: str | Path, timeout: int = 300) -> ctypes.CDLL:
     """Returns an empty library for a file of C++ for PopART; compiles nothing (accepted).
 
     Args:
-        cpp_path: of the C++.
-        timeout: has no effect, since nothing is waited for.
+        cpp_path: path of the C++ file.
+        timeout: accepted without effect, because nothing is compiled.
 
     Raises:
-        ImportError: it was not written for PopART.
+        ImportError: the file was not written for PopART.
     """
     path = build_filepath(cpp_path)
     foreign_libraries.install()

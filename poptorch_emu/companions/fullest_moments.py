@@ -1,4 +1,4 @@
-"""What all IPUs of a report hold together while one of them runs an operation."""
+"""Bytes that all IPUs of a report hold at the moment when one of them runs an operation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 from poptorch_emu.report.trace_operations import UPDATE, placed, rows_by_segment, rows_of, step_name
 
-# Begin, position of the IPU, name of the step.
+# Begin in cycles, position of the IPU, name of the step.
 Moment = tuple[float, int, str]
 
 
 def fullest_moments(view: Mapping[str, Any]) -> dict[tuple[int, str], tuple[int, ...]]:
-    """Returns what each IPU holds when a step begins, beside what is always live (modelled).
+    """Returns the bytes of each IPU when a step begins, without always-live ones (modelled).
 
-    Of a step that runs for several micro-batches it is the moment at which all hold the most. An
-    IPU keeps what it held at its last operation; before its first one it holds nothing. Bytes are
-    those of the mean tile; keys are the position of the IPU and the name of the step. A step that
-    takes no time, such as a view, runs at the moment of the step before it, the first ones at that
-    of the first that does. A report without a timeline has none.
+    If a step runs for several micro-batches, the moment counts at which all IPUs together hold the
+    most. An IPU keeps the bytes of its last operation until its next one; before its first
+    operation
+    it holds nothing. Bytes are those of the mean tile; keys are the position of the IPU and the
+    name
+    of the step. A step that takes no time, such as a view, has the moment of the step before it, or
+    of the first step that takes time. The result is empty if the report has no timeline.
     """
     memories = view["memory"]["ipus"]
     levels = [

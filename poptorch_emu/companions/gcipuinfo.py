@@ -28,19 +28,19 @@ class gcipuinfo:
     """The devices of this system: each IPU, then each aligned group of 2, 4, 8, ... (modelled)."""
 
     def getDevices(self) -> list[dict[str, str]]:
-        """Returns the attributes of each device, all as text; empty without IPUs."""
+        """Returns the attributes of each device as strings; an empty list if there are no IPUs."""
         system = current_system()
         return [
             _attributes(index, ipus, system.version) for index, ipus in enumerate(system.devices())
         ]
 
     def getDevicesAsJSON(self) -> str:
-        """Returns the same as JSON text."""
+        """Returns the result of `getDevices` as JSON text."""
         return json.dumps(self.getDevices())
 
     def getNamedAttributeForAll(self, name: str) -> list[str]:
-        """Returns one attribute of each device; "N/A" for one it has not, such as a temperature."""
+        """Returns an attribute of each device, or "N/A" if a device lacks it."""
         return [device.get(name, "N/A") for device in self.getDevices()]
 
     def setUpdateMode(self, is_on: bool) -> None:
-        """Takes whether values are measured anew at each question (accepted: they never change)."""
+        """Sets whether each call measures values anew (accepted: values never change)."""

@@ -1,8 +1,8 @@
 """`libpvti`: trace channels of the system analyser.
 
-Tracepoints are written into the profile of each model that runs with profiling. Where
-`PVTI_OPTIONS` enables tracing, as for the original, the end of each tracepoint and each value of a
-graph is logged at level debug.
+Tracepoints are written to the profile of each model that runs with profiling. If `PVTI_OPTIONS`
+enables tracing, the end of each tracepoint and each value of a graph is also logged at level
+debug.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "instrument_fn",
 ]
 
-# When stretches began that are no block of the program, by channel and name.
+# Begin of each tracepoint that `Tracepoint.begin` opened, by channel and name.
 _begun: dict[tuple[str, str], float] = {}
 
 
@@ -49,14 +49,14 @@ def createTraceChannel(name: str) -> TraceChannel:
 
 
 def checkTracingEnabled() -> bool:
-    """Returns whether `PVTI_OPTIONS` has `"enable": "true"` (exact)."""
+    """Returns whether `PVTI_OPTIONS` contains `"enable": "true"` (exact)."""
     options = _options_of(os.environ.get("PVTI_OPTIONS", ""))
     return str(options.get("enable", "")).lower() in ("true", "1")
 
 
 @functools.cache
 def _options_of(text: str) -> dict[str, Any]:
-    """Returns the options of this text, which is the variable's: each text is warned of once."""
+    """Returns the options of the variable's text; the cache makes a bad text warn only once."""
     try:
         return object_of("PVTI_OPTIONS", '{"enable": "true"}')
     except Error as error:
@@ -73,12 +73,12 @@ class Tracepoint:
         self._start_seconds = 0.0
 
     def __enter__(self) -> Tracepoint:
-        """Begins it."""
+        """Starts the clock."""
         self._start_seconds = time.perf_counter()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Ends it."""
+        """Records the tracepoint."""
         tell(self._channel.name, self._name, self._start_seconds)
         if checkTracingEnabled():
             milliseconds = 1e3 * (time.perf_counter() - self._start_seconds)
@@ -86,13 +86,13 @@ class Tracepoint:
 
     @staticmethod
     def begin(channel: TraceChannel, name: str) -> None:
-        """Begins a stretch that is no block of the program (accepted)."""
+        """Begins a tracepoint without a `with` statement (accepted)."""
         _begun[channel.name, name] = time.perf_counter()
         _log(channel.name, name, "begin")
 
     @staticmethod
     def end(channel: TraceChannel, name: str) -> None:
-        """Ends it (accepted); one that nobody began is only logged."""
+        """Ends a tracepoint (accepted); one that was never begun is only logged."""
         start_seconds = _begun.pop((channel.name, name), None)
         if start_seconds is not None:
             tell(channel.name, name, start_seconds)
@@ -102,7 +102,7 @@ class Tracepoint:
 def instrument_fn(
     channel: TraceChannel, function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns `function` as a tracepoint, or a decorator if there is none (accepted)."""
+    """Returns `function` as a tracepoint, or a decorator if `function` is `None` (accepted)."""
     if function is None:
         return functools.partial(instrument_fn, channel)
     traced = function
@@ -116,7 +116,7 @@ def instrument_fn(
 
 
 def instrument(obj: Any, methods: Iterable[str], channel: TraceChannel) -> None:
-    """Makes each call of these methods of an object a tracepoint (accepted)."""
+    """Makes each call of these methods of `obj` a tracepoint (accepted)."""
     for name in methods:
         setattr(obj, name, instrument_fn(channel, getattr(obj, name)))
 
@@ -151,7 +151,7 @@ class HeatmapDouble:
         self._name = name
 
     def add(self, values: Iterable[float]) -> None:
-        """Logs how many values came (accepted)."""
+        """Logs the number of values (accepted)."""
         _log("heatmap", self._name, f"{len(list(values))} values")
 
 

@@ -1,4 +1,4 @@
-"""Stretches of time of a trace, those within others as their children."""
+"""Timed events of a trace, each with the events inside its time as children."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _NS_PER_US = 1000.0
 
 @dataclass
 class Event:
-    """A stretch of time on a thread of a trace (exact).
+    """A named stretch of time on a thread of a trace (exact).
 
     Attributes:
-        start: in microseconds, from the first event of the trace.
-        duration: in microseconds.
-        children: the events within it, by their start.
+        start: begin in microseconds, counted from the first event of the trace.
+        duration: length in microseconds.
+        children: the events inside this one, sorted by their begin.
     """
 
     label: str
@@ -24,7 +24,7 @@ class Event:
 
 
 def nested(spans: list[tuple[str, int, int]], first_ns: int) -> list[Event]:
-    """Returns the outermost of some stretches; those within another are its children."""
+    """Returns the outermost events; events inside another one become its children."""
     outermost: list[Event] = []
     open_events: list[tuple[int, Event]] = []
     for name, start_ns, end_ns in sorted(spans, key=lambda span: (span[1], -span[2])):

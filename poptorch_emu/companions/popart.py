@@ -1,7 +1,7 @@
-"""`popart`: the names of PopTorch's lower layer that PopTorch programs touch.
+"""`popart`: the names of PopTorch's lower layer that PopTorch programs use.
 
-These are the enumerations that `Options._Popart.set` takes, the version, and the exceptions. The
-rest of that module builds graphs without PyTorch and is refused.
+The module has the enumerations that `Options._Popart.set` takes, the version, and the exceptions.
+The rest of the original builds graphs without PyTorch and is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class AccumulateOuterFragmentSchedule(IntEnum):
-    """Order of what follows an accumulation (accepted)."""
+    """Order of the operations after an accumulation (accepted)."""
 
     Scheduler = 0
     Serial = 1
@@ -55,7 +55,7 @@ class AccumulateOuterFragmentSchedule(IntEnum):
 
 
 class AdamMode(IntEnum):
-    """Which rule of the Adam family (accepted)."""
+    """Update rules of the Adam family (accepted)."""
 
     Adam = 0
     AdamNoBias = 1
@@ -65,7 +65,7 @@ class AdamMode(IntEnum):
 
 
 class AnchorReturnTypeId(IntEnum):
-    """Which of many values of a tensor come back (accepted)."""
+    """Selection of the values of a tensor that the host receives (accepted)."""
 
     Final = 0
     EveryN = 1
@@ -83,7 +83,7 @@ class BatchSerializationBatchSchedule(IntEnum):
 
 
 class DeviceConnectionType(IntEnum):
-    """When a device is taken (accepted)."""
+    """Time at which a program attaches to a device (accepted)."""
 
     Always = 0
     OnDemand = 1
@@ -101,21 +101,21 @@ class DeviceType(IntEnum):
 
 
 class ReplicatedTensorSharding(IntEnum):
-    """Whether replicas share out a tensor (accepted)."""
+    """Whether replicas each hold a part of a tensor (accepted)."""
 
     Off = 0
     On = 1
 
 
 class SubgraphCopyingStrategy(IntEnum):
-    """When the inputs of a subgraph are copied (accepted)."""
+    """Time at which the inputs of a subgraph are copied (accepted)."""
 
     OnEnterAndExit = 0
     JustInTime = 1
 
 
 class SyntheticDataMode(IntEnum):
-    """What replaces the data from the host, as in `Options.enableSyntheticData` (accepted)."""
+    """Synthetic data in place of the host's, as in `Options.enableSyntheticData` (accepted)."""
 
     Off = 0
     Zeros = 1
@@ -124,7 +124,7 @@ class SyntheticDataMode(IntEnum):
 
 
 class VirtualGraphMode(IntEnum):
-    """Who places operations on IPUs (accepted)."""
+    """The part of the system that places operations on IPUs (accepted)."""
 
     Off = 0
     Manual = 1
@@ -133,7 +133,7 @@ class VirtualGraphMode(IntEnum):
 
 
 class WeightDecayMode(IntEnum):
-    """Where weight decay enters (accepted)."""
+    """The place of the weight decay in the update rule (accepted)."""
 
     Decay = 0
     L2Regularization = 1
@@ -163,19 +163,19 @@ class CommGroup:
 
 
 class AnchorReturnType:
-    """Which values of a tensor come back, and every how many (accepted)."""
+    """Selection of the values of a tensor that the host receives, with a period (accepted)."""
 
     def __init__(self, name: str, period: int = 1) -> None:
-        """Takes the name of an `AnchorReturnTypeId`; a `KeyError` if there is none."""
+        """Stores the `AnchorReturnTypeId` and the period; raises `KeyError` if unknown."""
         self._id = AnchorReturnTypeId[name]
         self._period = period
 
     def id(self) -> AnchorReturnTypeId:
-        """Returns which values."""
+        """Returns the selection."""
         return self._id
 
     def rp(self) -> int:
-        """Returns every how many."""
+        """Returns the period: one value in this many is received."""
         return self._period
 
 
@@ -184,7 +184,7 @@ popart_exception = exception = Error
 
 
 class OutOfMemoryException(Error):
-    """Tells that a model needs more memory than the device has (accepted)."""
+    """Raised if a model needs more memory than the device has (accepted)."""
 
 
 OutOfMemoryError = OutOfMemoryException
@@ -208,7 +208,7 @@ class _Logger:
 
 
 def getLogger(name: str = "all") -> _Logger:
-    """Returns a logger that writes to PopTorch's; its level is checked and not used (accepted)."""
+    """Returns a logger that writes to PopTorch's log and ignores its level (accepted)."""
     return _Logger()
 
 
@@ -218,12 +218,12 @@ def versionString() -> str:
 
 
 def reservedGradientPrefix() -> str:
-    """Returns what the names of gradients begin with (exact)."""
+    """Returns the prefix of the names of gradients (exact)."""
     return "Gradient___"
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Refuses what belongs to programs without PyTorch."""
+    """Refuses names that only programs without PyTorch use."""
     hint = " To ask about devices, use poptorch.ipuHardwareIsAvailable." if "Device" in name else ""
     raise AttributeError(
         f"module 'popart' has no attribute {name!r} here: only what PopTorch programs use is. "

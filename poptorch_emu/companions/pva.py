@@ -1,9 +1,10 @@
 """`pva`: reads the reports of programs, as the analyser's library did.
 
-The model of the machine tells what the tiles of an IPU hold on average and at most, what an IPU
-holds at each of its operations, how tensors lie on tiles, and when an IPU does what. Variables are
-those of its categories, compute sets its operations, and tiles that compute do the same; of
-lowered variables, edges and code by tile it knows nothing. Asking for those raises.
+The model of the machine knows the mean and the maximum of the bytes on the tiles of an IPU, the
+bytes of an IPU at each of its operations, the tensors on tiles, and the times of an IPU's steps.
+Variables are the model's memory categories, compute sets are its operations, and all tiles that
+compute do the same work. Lowered variables, edges and code of single tiles have no model, so
+reading them raises.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class IPU:
     """Names of the kinds of IPUs (modelled)."""
 
     class Architecture(Enum):
-        """The generation of a chip (modelled): Mk2 and Bow are of the second."""
+        """Generations of chips (modelled); Mk2 and Bow belong to the second."""
 
         Ipu1 = "Ipu1"
         Ipu2 = "Ipu2"
@@ -58,7 +59,7 @@ class Target:
     """Names of the kinds of devices (exact)."""
 
     class Type(Enum):
-        """What a program was compiled for (exact): the virtual system counts as IPUs."""
+        """Devices that a program is compiled for (exact); the virtual system counts as IPUs."""
 
         Ipu = "Ipu"
         IpuModel = "IpuModel"
@@ -73,10 +74,10 @@ _TYPES["IPU_MODEL"] = Target.Type.IpuModel
 
 
 class OperationAnalysis:
-    """The operations of a report, with their lines in a program (refused)."""
+    """Links between the operations of a report and lines of a program (refused)."""
 
     def __init__(self, report: Section) -> None:
-        """Refuses.
+        """Raises, because a report here has no debug contexts of Poplar.
 
         Raises:
             NotInReport: always.
@@ -90,38 +91,41 @@ class OperationAnalysis:
 def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Section:
     """Returns the report of a `profile.pop` that `emulator.report` wrote (modelled).
 
-    `compilation.target` tells `numIPUs`, `numTiles`, `tilesPerIpu`, `bytesPerTile`, `bytesPerIPU`,
+    `compilation.target` holds `numIPUs`, `numTiles`, `tilesPerIpu`, `bytesPerTile`, `bytesPerIPU`,
     `totalMemory`, `clockFrequency` (Hz), `numReplicas`, `ipusPerReplica`, `tilesPerReplica`,
     `memoryPerReplica`, `architecture` and `type`. `compilation.graph.numComputeSets` counts the
-    operations that compute, `compilation.programs` is one sequence of them.
-    `compilation.livenessProgramSteps` are the operations of each IPU in turn: `program.name`,
-    `notAlwaysLiveMemoryForIpu(ipu)`, `notAlwaysLiveMemoryForTile(tile)`, which is the mean tile,
-    and, of all IPUs, `notAlwaysLiveMemory`, at the moment of the window at which all hold the most;
-    each has `bytes` and `variables`, which have names of tensors at the peak of an IPU. Bytes are
-    means of the tiles times their number.
+    operations that compute; `compilation.programs` is one sequence of them.
+    `compilation.livenessProgramSteps` are the operations of each IPU in turn. Each step holds
+    `program.name`, `notAlwaysLiveMemoryForIpu(ipu)`, `notAlwaysLiveMemoryForTile(tile)`, which is
+    that of the mean tile, and `notAlwaysLiveMemory` of all IPUs, at the moment of the window at
+    which
+    they together hold the most. Each of the three has `bytes` and `variables`, whose names are
+    those
+    of tensors at the peak of an IPU. Bytes are means of the tiles times the number of tiles.
     `compilation.alwaysLiveVariables` and `alwaysLiveVariablesForTile(tile)` have `name` and `size`
-    of each category: weights and the like, and code.
-    `compilation.tiles[t].memory`, and that of `compilation.ipus[i].tiles[t]`, has at the peak
-    `total`, and `overflowed` where it is above the limit, each `excludingGaps` and `includingGaps`,
+    of each category: data such as weights, and code.
+    `compilation.tiles[t].memory` and `compilation.ipus[i].tiles[t].memory` hold values at the peak:
+    `total` and `overflowed`, the bytes above the limit, each as `excludingGaps` and
+    `includingGaps`,
     which are equal; `alwaysLiveBytes`, `notAlwaysLiveBytes` and `category.<name>.total` of
     `variable`, `constant`, `vertexCode`, `vertexInstanceState`, `internalExchangeCode`,
-    `controlCode` and `stack`; 0 of `hostExchangeCode`, `vectorListDescriptor` and
-    `vertexFieldData`, which have no model.
-    `execution.totalCycles.total` are the cycles of a call, `execution.steps` what IPUs do in one
-    window: `program` (`name`, `type`, `computeset.vertices`), `cyclesByTile`, `computeSets` and
-    for each IPU `i` of the target `ipus[i].cycles`, `.activeCycles.cyclesFrom` and `.cyclesTo`,
-    each with `min` and `max`, `.activeTileBalance` and `.tileBalance`.
+    `controlCode` and `stack`. The totals of `hostExchangeCode`, `vectorListDescriptor` and
+    `vertexFieldData`, which have no model, are 0.
+    `execution.totalCycles.total` are the cycles of a call. `execution.steps` are the steps of the
+    IPUs in one window: `program` (`name`, `type`, `computeset.vertices`), `cyclesByTile`,
+    `computeSets` and, for each IPU `i` of the target, `ipus[i].cycles`, `.activeCycles.cyclesFrom`
+    and `.cyclesTo`, each with `min` and `max`, `.activeTileBalance` and `.tileBalance`.
     `execution.runs` are the calls that ran here while profiling: `name`, `microseconds.start` and
-    `.end`, from the first one on (exact), and the `steps` of a window. `version` is that of the
-    file.
+    `.end`, counted from the first call on (exact), and the `steps` of a window. `version` is the
+    version of the file.
 
     Args:
-        path: of the file.
-        debug_cbor: has no effect, since names stand in the report.
+        path: path of the file.
+        debug_cbor: accepted without effect, because the report itself holds the names.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such file, is damaged, or is of another version.
+        ValueError: the file is not a `profile.pop`, is damaged, or has another version.
     """
     with refuses_damage(Path(path)):
         return _report(Path(path), read_profile_file(Path(path)))
@@ -163,7 +167,7 @@ def _compilation(view: Mapping[str, Any]) -> Compilation:
 
 
 def _programs(view: Mapping[str, Any]) -> Iterator[Program]:
-    """Yields the operations that compute; views and the like take no time and have no program."""
+    """Yields a program for each operation that takes time; views, for example, take none."""
     positions = {each["ipu"]: number for number, each in enumerate(view["ipus"])}
     computing = (row for row in rows_of(view["operations"]) if row["cycles"])
     for number, row in enumerate(computing):
@@ -211,21 +215,22 @@ def _ipus(memories: list[Mapping[str, Any]], num_ipus: int) -> list[Section]:
 
 
 def openTrace(path: str | Path) -> Section:
-    """Returns what happened on the host, of a `profile.pop` that profiling wrote (exact).
+    """Returns the events of the host in a `profile.pop` that profiling wrote (exact).
 
-    `processes[0]` has the `pid` of the process that made the report; its `threads` are the calls,
-    as the thread "calls", and each channel of `libpvti` or `poptorch.profiling`; a thread has
-    `name`, `events` and `tid`, which counts them from 1 on.
+    `processes[0]` has the `pid` of the process that wrote the report. Its `threads` are the calls,
+    as
+    the thread "calls", and each channel of `libpvti` or `poptorch.profiling`. A thread has `name`,
+    `events` and `tid`, a number that counts from 1.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such file, is damaged, or is of another version.
+        ValueError: the file is not a `profile.pop`, is damaged, or has another version.
     """
     with refuses_damage(Path(path)):
-        # Which says what is wrong with a file.
+        # `read_profile_file` raises an error that describes the damage of a file.
         return _trace(Path(path), read_profile_file(Path(path)).get("process_id"))
 
 

@@ -1,4 +1,4 @@
-"""What `pva` tells of a run: what IPUs do in a window, and the calls that ran."""
+"""Execution part of a `pva` report: steps of the IPUs in a window, and the calls that ran."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NS_PER_US = 1000.0
 
 
 def execution_of(path: Path, view: Mapping[str, Any]) -> Section:
-    """Returns the section of a report that tells of execution."""
+    """Returns the execution section of a report."""
     seconds, clock_hz = view["speed"]["predicted_step_seconds"], view["machine"]["clock_hz"]
     cycles = None if seconds is None or clock_hz is None else round(seconds * clock_hz)
     steps = list(_steps(view)) or None
@@ -50,7 +50,7 @@ def _step(
     event: Mapping[str, Any],
     rows: list[Row],
 ) -> Section:
-    """Returns an event of the timeline as a step; every replica does the same at the same time."""
+    """Returns an event of the timeline as a step; all replicas run it at the same time."""
     lane, start, cycles = event["lane"], event["start"], event["duration"]
     tiles = used_tiles(machine, lane)
     of_replica = max(machine["num_ipus"] or 0, lane + 1)
@@ -81,7 +81,7 @@ def _times(tiles: ByTile | None, cycles: int) -> ByTile | None:
 
 
 def _ipu_step(path: str, machine: Mapping[str, Any], start: int, cycles: int) -> Section:
-    """Returns what an IPU does in a step; the model gives all tiles that compute the same work."""
+    """Returns the step of one IPU; in the model all tiles that compute do the same work."""
     num_tiles, num_used = machine["num_tiles"], machine.get("num_compute_tiles")
     share = num_used / num_tiles if num_tiles and num_used is not None else None
     is_idle = cycles == 0
@@ -103,7 +103,7 @@ def _ipu_step(path: str, machine: Mapping[str, Any], start: int, cycles: int) ->
 
 
 def _runs(path: Path, steps: list[Section] | None) -> Iterator[Section]:
-    """Yields the calls that ran; those in the middle of a long run are not kept."""
+    """Yields the calls that ran; the profile of a long run omits calls in its middle."""
     calls = read_calls(path)
     for index, (number, start_ns, end_ns) in enumerate(calls):
         name = f"report.execution.runs[{index}]"
@@ -112,6 +112,6 @@ def _runs(path: Path, steps: list[Section] | None) -> Iterator[Section]:
             "end": (end_ns - calls[0][1]) / _NS_PER_US,
         }
         microseconds = Section(f"{name}.microseconds", span)
-        # A call repeats the window that the model of the machine has.
+        # Every call has the same steps, because a call repeats the one modelled window.
         values = {"name": f"call {number}", "microseconds": microseconds, "steps": steps}
         yield Section(name, values)

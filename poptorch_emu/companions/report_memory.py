@@ -1,4 +1,4 @@
-"""What `pva` tells of memory: of tiles, of variables, and of what is live at each operation."""
+"""Memory part of a `pva` report: tiles, variables, and bytes that are live at each operation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from poptorch_emu.report.trace_operations import rows_of, step_name
 
 Memory = Mapping[str, Any]
 
-# Categories that scripts subtract, of which the model of the machine knows nothing.
+# Categories that scripts subtract although the model of the machine has no values for them.
 _WITHOUT_MODEL = ("hostExchangeCode", "vectorListDescriptor", "vertexFieldData")
 
 
 class Tiles(Sequence[Section]):
-    """What each tile of some IPUs holds at the peak; made when it is asked for."""
+    """Bytes of each tile of some IPUs at the peak; an entry is computed when it is read."""
 
     def __init__(self, path: str, memories: Sequence[Memory]) -> None:
-        """Takes where it stands in the report, and the memories of the IPUs, one after another."""
+        """Stores the path within the report, and the memories of the IPUs, one after another."""
         self._path = path
         self._always, self._others = bytes_of_tiles(memories)
         self._categories = bytes_of_categories(memories)
@@ -65,12 +65,12 @@ class Tiles(Sequence[Section]):
 
 
 def _with_gaps(path: str, num_bytes: int) -> Section:
-    """Returns bytes by both names: the model leaves no gaps."""
+    """Returns bytes by both names; they are equal, because the model leaves no gaps."""
     return Section(path, {"excludingGaps": num_bytes, "includingGaps": num_bytes})
 
 
 def are_known(memories: Sequence[Memory]) -> bool:
-    """Tells whether a report has the tiles of some IPUs."""
+    """Returns whether a report holds the tiles of all these IPUs."""
     return bool(memories) and all(memory["tiles"] for memory in memories)
 
 
@@ -82,16 +82,16 @@ def _variables(path: str, sizes: Mapping[str, int]) -> list[Section]:
 
 
 class Compilation(Section):
-    """What is known before a program runs (modelled)."""
+    """Properties of a program that are known before it runs (modelled)."""
 
     def alwaysLiveVariablesForTile(self, tile: int) -> list[Section]:
-        """Returns what a tile holds all the time, by category (modelled).
+        """Returns the always-live bytes of a tile, by category (modelled).
 
         Raises:
-            IndexError: there is no such tile.
-            NotInReport: the report does not tell what tiles hold.
+            IndexError: `tile` is out of range.
+            NotInReport: the report has no bytes of tiles.
         """
-        tiles = self.tiles  # Which raises where none are known.
+        tiles = self.tiles  # Raises `NotInReport` if the report has no bytes of tiles.
         number = range(len(tiles))[tile]
         held = always_live(self._values["memories"])
         path = f"{self._path}.alwaysLiveVariablesForTile({tile})"
@@ -100,9 +100,9 @@ class Compilation(Section):
 
 
 def always_live_variables(memories: Sequence[Memory]) -> list[Section] | None:
-    """Returns what lives from load to end on all IPUs, by category: weights and the like, and code.
+    """Returns the always-live bytes of all IPUs by category: data such as weights, and code.
 
-    Their sum is that of what each tile holds always.
+    The sizes add up to the always-live bytes of all tiles.
     """
     if not are_known(memories):
         return None
@@ -111,13 +111,14 @@ def always_live_variables(memories: Sequence[Memory]) -> list[Section] | None:
 
 
 class LivenessStep(Section):
-    """What IPUs hold while one of them runs an operation (modelled)."""
+    """Bytes on the IPUs while one of them runs an operation (modelled)."""
 
     def notAlwaysLiveMemoryForIpu(self, ipu: int) -> Section:
-        """Returns the bytes of an IPU beside what is always live, and what they are.
+        """Returns the bytes of an IPU that are not always live, with the variables that hold them.
 
         Raises:
-            NotInReport: there is no such IPU, or the timeline does not tell what it holds then.
+            NotInReport: `ipu` is out of range, or the timeline does not tell its bytes at this
+                step.
         """
         held = self._values["held"]
         if ipu not in held:
@@ -130,10 +131,10 @@ class LivenessStep(Section):
         return Section(path, {"bytes": held[ipu], "variables": _variables(path, sizes)})
 
     def notAlwaysLiveMemoryForTile(self, tile: int) -> Section:
-        """Returns the bytes of the mean tile of the IPU on which a tile lies.
+        """Returns the bytes of the mean tile of the IPU to which `tile` belongs.
 
         Raises:
-            NotInReport: there is no such tile, or what its IPU holds then is not known.
+            NotInReport: `tile` is out of range, or the bytes of its IPU at this step are not known.
         """
         num_tiles, num_used = self._values["tiles"]
         of_ipu = self.notAlwaysLiveMemoryForIpu(tile // num_tiles)
@@ -143,7 +144,7 @@ class LivenessStep(Section):
         return Section(path, values)
 
     def all_ipus(self) -> Section:
-        """Returns the bytes of all IPUs; nothing where one of them is not known."""
+        """Returns the bytes of all IPUs; an empty section if those of an IPU are not known."""
         path, held = f"{self._path}.notAlwaysLiveMemory", self._values["held"]
         if len(held) != self._values["num_ipus"]:
             return Section(path, {})
@@ -151,7 +152,7 @@ class LivenessStep(Section):
         return Section(path, {"bytes": sum(held.values()), "variables": _variables(path, sizes)})
 
     def _sizes(self, held: Mapping[int, int]) -> dict[str, int]:
-        """Names bytes: on this step's IPU its largest tensors, what is left by the IPU."""
+        """Names bytes: first the largest tensors of this step's IPU, then the rest of each IPU."""
         sizes: dict[str, int] = {}
         for ipu, num_bytes in held.items():
             left = num_bytes
@@ -166,7 +167,7 @@ class LivenessStep(Section):
 
 
 def liveness_steps(view: Mapping[str, Any]) -> Iterator[Section]:
-    """Yields the operations of each IPU in turn, with what is live then."""
+    """Yields the operations of each IPU in turn, with the bytes that are live at each."""
     memories, num_used = view["memory"]["ipus"], view["machine"].get("num_compute_tiles")
     num_tiles = view["machine"]["num_tiles"]
     if num_used is None:

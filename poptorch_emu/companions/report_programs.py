@@ -1,4 +1,4 @@
-"""Programs of a report of `pva`, what visits them, and the vertices and compute sets in them."""
+"""Programs of a `pva` report, their visitors, and the vertices and compute sets in them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Row = dict[str, Any]
 
 
 class Program(Section):
-    """What runs in a step (modelled): here a stage of the pipeline, a copy or an update."""
+    """The program of a step (modelled): a stage of the pipeline, a copy or an update."""
 
     class Type(Enum):
-        """Kinds of programs; reports have the first five, and a sequence of them."""
+        """Kinds of programs; reports contain the first five, and one sequence of them."""
 
         OnTileExecute = "OnTileExecute"
         DoExchange = "DoExchange"
@@ -42,13 +42,13 @@ class Program(Section):
 
 
 class ProgramVisitor:
-    """Base class of what looks at programs; its methods do nothing (exact)."""
+    """Base class of visitors of programs; its methods do nothing (exact)."""
 
     def __getattr__(self, name: str) -> Callable[[Program], None]:
-        """Returns a method that does nothing, for each type of program.
+        """Returns a method that does nothing, if `name` is `visit` and a type of program.
 
         Raises:
-            AttributeError: there is no such type.
+            AttributeError: `name` does not name a type of program.
         """
         if name.removeprefix("visit") not in Program.Type.__members__:
             raise AttributeError(
@@ -57,7 +57,7 @@ class ProgramVisitor:
         return lambda program: None
 
 
-# The type of program that does each kind of work.
+# Type of program for each kind of work in a timeline.
 _TYPE_OF_KIND = {
     "link": Program.Type.GlobalExchange,
     "exchange": Program.Type.DoExchange,
@@ -70,15 +70,15 @@ _TYPE_OF_KIND = {
 def program_of(
     path: str, name: str, kind: str, rows: Sequence[Row], tiles: ByTile | None, **more: Any
 ) -> Program:
-    """Returns a program of a kind of work, with the operations that run in it.
+    """Returns the program of a kind of work, with the operations that run in it.
 
     Args:
-        path: where it stands in the report.
-        name: of the program.
-        kind: of the work, as timelines have it.
+        path: path of the program within the report.
+        name: name of the program.
+        kind: kind of work, as timelines name it.
         rows: the operations.
-        tiles: 1 for each tile on which they run, if that is known.
-        more: further values.
+        tiles: 1 for each tile that runs them; `None` if not known.
+        more: further values of the program.
     """
     type_ = _TYPE_OF_KIND.get(kind, Program.Type.OnTileExecute)
     values = {"name": name, "type": type_, **more}
@@ -90,7 +90,7 @@ def program_of(
 
 
 def _vertices(path: str, rows: Iterable[Row], tiles: ByTile | None) -> list[Section]:
-    """Returns a vertex for each operator, which the model has once on each tile that computes."""
+    """Returns one vertex for each operator; in the model each tile that computes has one of it."""
     counts = Counter(str(row["operator"]) for row in rows)
     return [
         Section(

@@ -1,4 +1,4 @@
-"""Parts of a report of `pva`: their values are attributes, and what is not there raises."""
+"""Sections of a `pva` report: values are attributes, and reading a missing value raises."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ADVICE = (
 
 
 class NotInReport(AttributeError, RuntimeError):
-    """A report does not hold what was asked for; programs catch either of its bases (exact)."""
+    """Raised if a report lacks a value; programs may catch either base class (exact)."""
 
 
 class Section:
-    """A part of a report, whose values are its attributes; what is not held raises (modelled)."""
+    """A part of a report whose values are attributes; a missing one raises (modelled)."""
 
     def __init__(self, path: str, values: Mapping[str, Any]) -> None:
         self._path = path
@@ -26,9 +26,9 @@ class Section:
         """Returns a value of the report.
 
         Raises:
-            NotInReport: the report does not hold it.
+            NotInReport: the report has no value of this name.
         """
-        # Python asks for these itself, before there is anything.
+        # Python itself looks these attributes up, also before `__init__` has set them.
         if name.startswith("__") or name in ("_path", "_values"):
             raise AttributeError(name)
         try:
@@ -44,10 +44,10 @@ class Section:
 
 
 class ByTile(Sequence[int]):
-    """A number for each tile: one for those of an IPU, in each replica, that compute; else 0."""
+    """A number for each tile: `value` on the computing tiles of an IPU in each replica, else 0."""
 
     def __init__(self, value: int, used: range, of_replica: int, num_tiles: int) -> None:
-        """Takes the value, the tiles of a replica that have it, and how many tiles there are."""
+        """Stores the value, the tiles of a replica that have it, and the numbers of tiles."""
         self._value, self._used = value, used
         self._of_replica, self._num_tiles = of_replica, num_tiles
 
@@ -72,7 +72,7 @@ class ByTile(Sequence[int]):
 
 
 def used_tiles(machine: Mapping[str, Any], ipu: int) -> ByTile | None:
-    """Returns 1 for each tile of an IPU that computes, if the machine of a report is known."""
+    """Returns 1 for each tile of an IPU that computes; `None` if the machine is not known."""
     num_ipus, num_tiles = machine["num_ipus"], machine["num_tiles"]
     num_used = machine.get("num_compute_tiles")
     if None in (num_ipus, num_tiles, num_used):

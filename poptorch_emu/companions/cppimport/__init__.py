@@ -1,4 +1,4 @@
-"""`cppimport`: C++ for PopART gets an empty module in place of a build; other C++ is refused."""
+"""`cppimport`: imports C++ that was written for PopART as an empty module; rejects other C++."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def imp_from_filepath(filepath: str | Path, fullname: str | None = None) -> Modu
     """Returns an empty module for a file of C++ that was written for PopART (accepted).
 
     Args:
-        filepath: of the C++.
-        fullname: of the module; by default that of the file.
+        filepath: path of the C++ file.
+        fullname: name of the module; by default the name of the file.
 
     Raises:
-        ImportError: it was not written for PopART.
+        ImportError: the file was not written for PopART.
     """
     data = setup_module_data(fullname or Path(filepath).stem, str(filepath))
     build_safely(filepath, data)
@@ -32,14 +32,14 @@ def imp_from_filepath(filepath: str | Path, fullname: str | None = None) -> Modu
 
 
 def build_filepath(filepath: str | Path, fullname: str | None = None) -> str:
-    """Returns where the library of a file of C++ for PopART would be; builds nothing (accepted).
+    """Returns the path that the library of C++ for PopART would have; builds nothing (accepted).
 
     Args:
-        filepath: of the C++.
-        fullname: of the module; by default that of the file.
+        filepath: path of the C++ file.
+        fullname: name of the module; by default the name of the file.
 
     Raises:
-        ImportError: it was not written for PopART.
+        ImportError: the file was not written for PopART.
     """
     data = setup_module_data(fullname or Path(filepath).stem, str(filepath))
     build_safely(filepath, data)

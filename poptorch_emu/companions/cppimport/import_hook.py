@@ -24,7 +24,7 @@ class _EmptyModule(Loader):
         return imp_from_filepath(self._path, spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: the module is made as it is to be."""
+        """Does nothing, because `create_module` returns a complete module."""
 
 
 class _Finder(MetaPathFinder):

@@ -1,4 +1,4 @@
-"""The steps of a build, of which none compiles anything."""
+"""Steps of `cppimport`'s build, none of which compiles anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_THE_SDK = re.compile(r"\b(popart|poplar|popops|poplin|snap)\b")
 
 
 def setup_module_data(fullname: str, filepath: str | Path) -> dict[str, Any]:
-    """Returns where the file of a module is, and where its library would be (accepted)."""
+    """Returns the paths of a module's C++ file and of the library of a build (accepted)."""
     path = os.path.abspath(filepath)
     name = fullname.rpartition(".")[2] + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
     folder = os.path.dirname(path)
@@ -32,16 +32,16 @@ def setup_module_data(fullname: str, filepath: str | Path) -> dict[str, Any]:
 
 
 def is_for_popart(filepath: str | Path) -> bool:
-    """Returns whether C++ was written for PopART: it names the SDK (accepted)."""
+    """Returns whether C++ was written for PopART, which is so if it names the SDK (accepted)."""
     text = Path(filepath).read_text(encoding="utf-8", errors="replace")
     return _OF_THE_SDK.search(text) is not None
 
 
 def is_build_needed(module_data: dict[str, Any]) -> bool:
-    """Returns whether C++ must be compiled: that for PopART never is (accepted).
+    """Returns whether C++ must be compiled; C++ for PopART never must (accepted).
 
     Raises:
-        ImportError: it was not written for PopART.
+        ImportError: the file was not written for PopART.
     """
     build_safely(module_data["filepath"], module_data)
     return False
@@ -51,7 +51,7 @@ def build_safely(filepath: str | Path, module_data: dict[str, Any]) -> None:
     """Checks that C++ was written for PopART, and lets its library load as an empty one (accepted).
 
     Raises:
-        ImportError: it was not written for PopART.
+        ImportError: the file was not written for PopART.
     """
     if not is_for_popart(filepath):
         raise ImportError(
@@ -62,7 +62,7 @@ def build_safely(filepath: str | Path, module_data: dict[str, Any]) -> None:
 
 
 def load_module(module_data: dict[str, Any]) -> None:
-    """Puts an empty module, which has a `sdk_version_hash`, into the data (accepted)."""
+    """Stores an empty module that has `sdk_version_hash` in `module_data["module"]` (accepted)."""
     module = ModuleType(module_data["fullname"])
     module.__file__ = module_data["ext_path"]
     vars(module)["sdk_version_hash"] = lambda: "poptorch_emu"

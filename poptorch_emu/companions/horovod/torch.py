@@ -1,4 +1,4 @@
-"""`horovod.torch` on the processes that `popdist` or torch.distributed has joined."""
+"""`horovod.torch`: collectives between the processes that `popdist` or torch.distributed joined."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def init(*_: Any, **__: Any) -> None:
     """Joins the other processes of the launcher (exact).
 
     Raises:
-        Error: the others are not found.
+        Error: another process is not found.
     """
     global _is_initialized
     launch = read_launch()
@@ -57,7 +57,7 @@ def init(*_: Any, **__: Any) -> None:
 
 
 def shutdown() -> None:
-    """Takes back `init` (accepted: the processes stay joined)."""
+    """Makes `is_initialized` return `False` again (accepted: the processes stay joined)."""
     global _is_initialized
     _is_initialized = False
 
@@ -68,22 +68,22 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """Returns the number of this process (exact)."""
+    """Returns the index of this process among all processes (exact)."""
     return read_launch().index
 
 
 def local_rank() -> int:
-    """Returns its number on this machine (exact)."""
+    """Returns the index of this process among those of this machine (exact)."""
     return read_launch().local_index
 
 
 def size() -> int:
-    """Returns how many processes there are (exact)."""
+    """Returns the number of processes (exact)."""
     return read_launch().num_instances
 
 
 def local_size() -> int:
-    """Returns how many are on this machine (exact)."""
+    """Returns the number of processes on this machine (exact)."""
     return read_launch().num_on_host
 
 
@@ -98,8 +98,8 @@ def allreduce(
     """Returns the mean over all processes, or the sum, as a new tensor (exact).
 
     Args:
-        tensor: any shape; of an integer type the mean is rounded towards zero.
-        average: whether the mean; by default what `op` says.
+        tensor: any shape; the mean of an integer tensor is rounded towards zero.
+        average: `True` for the mean, `False` for the sum; by default `op` decides.
         name: accepted.
         compression: accepted.
         op: `Average` (the default) or `Sum`.
@@ -116,15 +116,15 @@ def allreduce(
 
 
 def grouped_allreduce(tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-    """Returns the same of each tensor (exact)."""
+    """Returns the result of `allreduce` for each tensor (exact)."""
     return [allreduce(tensor, *args, **kwargs) for tensor in tensors]
 
 
 def allgather(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Returns the rows of all processes one after the other; each may have another number (exact).
+    """Returns the rows of all processes, concatenated; their numbers of rows may differ (exact).
 
     Args:
-        tensor: shape [rows, ...], equal but for the rows.
+        tensor: shape [rows, ...]; all axes but the first have the same size in all processes.
     """
     group = _group()
     if group is None:
@@ -138,15 +138,15 @@ def allgather(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     parts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
     dist.all_gather(parts, pad(sent, (0, longest - len(sent))), group=group)
     files = [part[:length].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
-    # Whoever reaches the network may have sent other objects, which would run code.
+    # Someone on the network may have sent another object, whose unpickling would run code.
     return torch.cat([torch.load(io.BytesIO(file), weights_only=True) for file in files])
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, *_: Any, **__: Any) -> torch.Tensor:
-    """Returns what the process `root_rank` has (exact).
+    """Returns the tensor of the process `root_rank` (exact).
 
     Raises:
-        ValueError: there is no such process.
+        ValueError: no process has the rank `root_rank`.
     """
     _check_root(root_rank)
     result = tensor.detach().clone().contiguous()
@@ -157,14 +157,14 @@ def broadcast(tensor: torch.Tensor, root_rank: int, *_: Any, **__: Any) -> torch
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Gives all processes the parameters of `root_rank`, in place (exact).
+    """Overwrites the parameters of all processes with those of `root_rank`, in place (exact).
 
     Args:
         params: a `state_dict`, or pairs of name and tensor.
-        root_rank: the process that has the right ones.
+        root_rank: rank of the process whose parameters are kept.
 
     Raises:
-        ValueError: there is no such process.
+        ValueError: no process has the rank `root_rank`.
     """
     _check_root(root_rank)
     if _group() is None:
@@ -177,7 +177,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def _group() -> dist.ProcessGroup | None:
-    """Returns the group of all processes; `None` where there is one."""
+    """Returns the group of all processes; `None` if this is the only process."""
     if size() == 1:
         return None
     return (connection() or connect(rank(), size())).host_group()

@@ -1,1 +1,1 @@
-"""`ipu_tensorflow_addons`: layers and optimisers that programs of TensorFlow for the IPU use."""
+"""`ipu_tensorflow_addons`: layers and optimisers for TensorFlow programs that target the IPU."""

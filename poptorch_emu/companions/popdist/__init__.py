@@ -1,4 +1,4 @@
-"""`popdist`: which of several processes this is, by the variables of `poprun` or torchrun."""
+"""`popdist`: index and number of processes, from the variables of `poprun` or torchrun."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _is_initialized = False
 def init(*_: Any, **__: Any) -> None:
     """Joins the other processes by torch.distributed; a second call does nothing (exact).
 
-    A default group that exists is used. Arguments are accepted.
+    An existing default group is used. Arguments are accepted.
 
     Raises:
-        Error: the others are not found, or the variables contradict each other.
+        Error: another process is not found, or the variables contradict each other.
     """
     global _is_initialized
     launch = read_launch()
@@ -43,7 +43,7 @@ def init(*_: Any, **__: Any) -> None:
 
 
 def isBackendInitialized() -> bool:
-    """Returns whether `init` was called, or a model has joined others (exact)."""
+    """Returns whether `init` was called or a model has joined the other processes (exact)."""
     return _is_initialized or connection() is not None
 
 
@@ -53,36 +53,36 @@ def isPopdistEnvSet() -> bool:
 
 
 def getInstanceIndex() -> int:
-    """Returns the number of this process (exact)."""
+    """Returns the index of this process (exact)."""
     return read_launch().index
 
 
 def getNumInstances() -> int:
-    """Returns how many processes there are (exact)."""
+    """Returns the number of processes (exact)."""
     return read_launch().num_instances
 
 
 def getNumTotalReplicas() -> int:
-    """Returns how many replicas all processes have (exact)."""
+    """Returns the number of replicas of all processes together (exact)."""
     launch = read_launch()
     return launch.num_instances * launch.num_local_replicas
 
 
 def getNumLocalReplicas() -> int:
-    """Returns how many replicas this process has (exact)."""
+    """Returns the number of replicas of this process (exact)."""
     return read_launch().num_local_replicas
 
 
 def getNumIpusPerReplica() -> int:
-    """Returns how many IPUs the launcher gives a replica (exact)."""
+    """Returns the number of IPUs that the launcher assigns to each replica (exact)."""
     return read_launch().num_ipus_per_replica
 
 
 def synchronize(*_: Any, **__: Any) -> None:
-    """Waits until all processes have called this as often (exact).
+    """Waits until all processes have called this function equally often (exact).
 
     Raises:
-        Error: another process failed meanwhile, or was silent for too long.
+        Error: another process failed meanwhile or did not answer in time.
     """
     if getNumInstances() > 1:
         connect(getInstanceIndex(), getNumInstances()).synchronize()
@@ -91,5 +91,5 @@ def synchronize(*_: Any, **__: Any) -> None:
 def execute_on_instances(
     instances: Iterable[int], function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls `function` if this process is one of `instances`; else returns `None` (exact)."""
+    """Calls `function` if this process is one of `instances`; otherwise returns `None` (exact)."""
     return function(*args, **kwargs) if getInstanceIndex() in set(instances) else None

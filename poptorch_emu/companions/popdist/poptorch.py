@@ -1,4 +1,4 @@
-"""`popdist.poptorch`: options whose numbers of processes and replicas the launcher decides."""
+"""`popdist.poptorch`: options whose numbers of processes and replicas come from the launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Options"]
 
 
 class _Distributed(options._DistributedOptions):
-    """Processes as the launcher made them."""
+    """Number and index of processes, as the launcher set them."""
 
     def __init__(self) -> None:
         options.OptionsDict.__init__(
@@ -35,16 +35,17 @@ class _Distributed(options._DistributedOptions):
 
 
 class Options(options.Options):
-    """`poptorch.Options` for a process of a launcher (exact).
+    """`poptorch.Options` for a process that a launcher started (exact).
 
-    The replication factor is that of this process; what the launcher decides cannot be set.
+    The replication factor is the number of replicas of this process. Values that the launcher sets
+    cannot be changed.
     """
 
     def __init__(self, ipus_per_replica: int | None = None) -> None:
-        """Starts with the defaults.
+        """Creates options with default values.
 
         Args:
-            ipus_per_replica: how many IPUs a replica has (accepted: the model's blocks decide it).
+            ipus_per_replica: number of IPUs of a replica (accepted: the model's blocks decide it).
 
         Raises:
             ValueError: `ipus_per_replica` is not positive.

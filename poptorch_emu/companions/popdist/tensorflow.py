@@ -12,12 +12,12 @@ __all__ = ["set_ipu_config"]
 def set_ipu_config(
     config: Any, ipus_per_replica: int | None = None, configure_device: bool = True
 ) -> Any:
-    """Gives a configuration this process's IPUs, as the launcher decided (exact).
+    """Sets the IPUs and the process of a configuration as the launcher decided (exact).
 
     Args:
         config: an `IPUConfig`, which is changed.
-        ipus_per_replica: by default as many as the launcher gives a replica.
-        configure_device: whether `configure_ipu_system` of the configuration is called, too.
+        ipus_per_replica: number of IPUs of a replica; by default the launcher's number.
+        configure_device: whether to call `configure_ipu_system` of the configuration, too.
 
     Returns:
         The configuration.

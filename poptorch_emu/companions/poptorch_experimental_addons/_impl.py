@@ -1,4 +1,4 @@
-"""What the functions of this package share."""
+"""Helper that the functions of this package share."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def addon(
     example: torch.Tensor,
     attributes: Mapping[str, Any] | None = None,
 ) -> torch.Tensor:
-    """Returns the one result of an operator of the package's library."""
+    """Returns the only result of an operator of the package's library."""
     (result,) = custom_op(inputs, name, DOMAIN, 1, [example], attributes)
     return result

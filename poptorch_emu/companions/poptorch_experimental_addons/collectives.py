@@ -1,9 +1,9 @@
 """Exchanges between replicas inside forward and backward.
 
-A micro-batch of a replica meets the same micro-batch of all others, in training those of other
-processes included. Replicas cannot meet inside a loop or a branch, and in inference not those of
-several processes. Outside a trace nothing is exchanged: a gather gives zeros, the others what they
-are given.
+Replicas exchange values of the same micro-batch. In training the replicas of other processes take
+part, too; in inference with several processes the functions raise. They also raise inside a loop
+or a branch. Outside a trace nothing is exchanged: a gather returns zeros, and the other functions
+return their input.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def all_gather_cross_replica_identical_grads_in(
 ) -> torch.Tensor:
     """Gathers the tensors of all replicas (exact).
 
-    The gradient is each replica's own slice, which is right where it is the same on all of them.
+    The gradient is each replica's own slice, which is correct if it is equal on all replicas.
 
     Args:
-        x: of any shape.
+        x: tensor of any shape.
         replication_factor: the number of replicas of the model.
 
     Returns:
         (replication_factor, *x.shape); zeros outside a trace.
 
     Raises:
-        Error: the model has another number of replicas, or they cannot meet here.
+        Error: the model has another number of replicas, or replicas cannot exchange values here.
     """
     example = torch.zeros(replication_factor, *x.shape, dtype=x.dtype, device=x.device)
     return addon("ReplicatedAllGather", [x], example)
@@ -47,14 +47,14 @@ def all_gather_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.
     The gradient is the sum over replicas of each replica's own slice.
 
     Args:
-        x: of any shape.
+        x: tensor of any shape.
         replication_factor: the number of replicas of the model.
 
     Returns:
         (replication_factor, *x.shape); zeros outside a trace.
 
     Raises:
-        Error: the model has another number of replicas, or they cannot meet here.
+        Error: the model has another number of replicas, or replicas cannot exchange values here.
     """
     gathered = all_gather_cross_replica_identical_grads_in(x, replication_factor)
     return all_reduce_cross_replica_sum(gathered, replication_factor, insert_in_grad_graph=True)
@@ -66,16 +66,16 @@ def all_reduce_cross_replica_sum(
     """Adds up the tensors of all replicas (exact).
 
     Args:
-        x: of any shape.
+        x: tensor of any shape.
         replication_factor: the number of replicas of the model.
-        insert_in_grad_graph: return `x` itself, and add up its gradients instead. Otherwise the
-            gradient passes unchanged.
+        insert_in_grad_graph: whether to return `x` itself and add up its gradients instead. By
+            default, the gradient passes unchanged.
 
     Returns:
         The sum, in the shape of `x`; `x` outside a trace.
 
     Raises:
-        Error: the model has another number of replicas, or they cannot meet here.
+        Error: the model has another number of replicas, or replicas cannot exchange values here.
     """
     attributes = {
         "op": "add",
@@ -88,18 +88,21 @@ def all_reduce_cross_replica_sum(
 def all_to_all_single_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.Tensor:
     """Sends piece s of the first axis to replica s (exact).
 
-    The gradient goes the same way back.
+    The gradient is sent back to the replica from which the piece came.
 
     Args:
-        x: its first axis is cut into as many equal pieces as there are replicas.
+        x: tensor whose first axis is cut into `replication_factor` equal pieces.
         replication_factor: the number of replicas of the model.
 
     Returns:
-        What the replicas have sent, in their order and in the shape of `x`; `x` outside a trace.
+            The pieces that the replicas sent, in replica order and in the shape of `x`; `x` outside
+            a
+            trace.
 
-    Raises:
-        ValueError: the first axis cannot be cut so.
-        Error: the model has another number of replicas, or they cannot meet here.
+        Raises:
+            ValueError: `replication_factor` does not divide the size of the first axis.
+            Error: the model has another number of replicas, or replicas cannot exchange values
+                here.
     """
     if x.dim() == 0 or x.size(0) % replication_factor:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Values with another one's gradient, distances of rows, and simulated number formats."""
+"""Values with the gradient of another value, distances of rows, and simulated number formats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from poptorch_emu.trace import blocks
 
 
 def autograd_proxy(fwd: torch.Tensor, proxy: torch.Tensor) -> torch.Tensor:
-    """Returns `fwd`, whose gradient goes to `proxy` alone, unchanged (exact).
+    """Returns `fwd`; its gradient flows to `proxy` alone, unchanged (exact).
 
     Args:
-        fwd: the value.
-        proxy: of the same shape.
+        fwd: the value that is returned.
+        proxy: tensor of the same shape that receives the gradient.
 
     Raises:
         ValueError: the shapes differ.
@@ -38,21 +38,21 @@ def autograd_proxy(fwd: torch.Tensor, proxy: torch.Tensor) -> torch.Tensor:
 
 
 def distance_matrix(tensor1: torch.Tensor, tensor2: torch.Tensor, p: int) -> torch.Tensor:
-    """Returns the distances of all rows of two matrices by norm p, 1 or 2 (exact).
+    """Returns the distances between all rows of two matrices by norm p, 1 or 2 (exact).
 
-    Where a distance is 0 its gradient is, too. No intermediate is larger than the result.
+    The gradient of a distance of 0 is 0. No intermediate is larger than the result.
 
     Args:
         tensor1: (M, K).
         tensor2: (N, K).
-        p: of the norm.
+        p: order of the norm.
 
     Returns:
-        (M, N), of the type of `tensor1`.
+        (M, N), with the dtype of `tensor1`.
 
     Raises:
-        NotImplementedError: p is neither 1 nor 2.
-        ValueError: the tensors are no matrices with rows of one length.
+        NotImplementedError: `p` is neither 1 nor 2.
+        ValueError: the tensors are not matrices with rows of equal length.
 
     Example:
         >>> import poptorch_emu.companions.poptorch_experimental_addons as pea
@@ -76,22 +76,22 @@ def quantise_fpx(
     fwd: bool = True,
     bwd: bool | None = None,
 ) -> torch.Tensor:
-    """Rounds to what a small floating-point format holds (exact).
+    """Rounds to values of a small floating-point format (exact).
 
-    In a model it goes through half precision, which has at most 5 and 10 bits; outside a trace
-    through single precision, with at most 8 and 23.
+    In a model the values pass through half precision, which allows at most 5 exponent bits and 10
+    mantissa bits; outside a trace through single precision, which allows at most 8 and 23.
 
     Args:
-        x: of any shape; its type is kept.
-        exponent_bits: of the format.
-        mantissa_bits: of the format.
+        x: tensor of any shape; the result has the same dtype.
+        exponent_bits: number of exponent bits of the format.
+        mantissa_bits: number of mantissa bits of the format.
         rounding: "nearest", where ties go towards zero, or "stochastic".
         fwd: whether the value is rounded.
-        bwd: `None` for no gradient, `False` for one that passes unchanged, `True` for one that is
-            rounded likewise.
+        bwd: `None` for no gradient, `False` for a gradient that passes unchanged, `True` for a
+            gradient that is rounded to the same format.
 
     Raises:
-        ValueError: there is no such rounding, or a number of bits is out of range.
+        ValueError: `rounding` is unknown, or a number of bits is out of range.
 
     Example:
         >>> import poptorch_emu.companions.poptorch_experimental_addons as pea

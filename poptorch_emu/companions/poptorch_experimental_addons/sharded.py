@@ -1,4 +1,4 @@
-"""Products of matrices whose rows or columns lie on several replicas."""
+"""Products of matrices whose rows or columns are divided among replicas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rowcolrow_sharded_matmul(
         X: (m, K), the rows of this replica.
         Y: (K, n), the columns of this replica.
         replication_factor: the number of replicas of the model.
-        num_chunks: into how many parts K is cut, which are gathered and multiplied in turn.
+        num_chunks: number of parts of K, which are gathered and multiplied in turn.
 
     Returns:
         (m, n * replication_factor).

@@ -1,7 +1,7 @@
-"""Products with constant sparse matrices of blocks, which only multiply the blocks that are there.
+"""Products with constant block-sparse matrices, which multiply stored blocks only.
 
-A matrix of blocks is a `torch.sparse_coo_tensor` with two sparse axes, row and column of a block,
-and two dense ones, (B, B).
+A block-sparse matrix is a `torch.sparse_coo_tensor` with two sparse axes, the row and the column of
+a block, and two dense axes, (B, B).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = [
 
 
 def block_coo_transpose(t: torch.Tensor) -> torch.Tensor:
-    """Returns the transpose of a matrix of blocks (exact).
+    """Returns the transpose of a block-sparse matrix (exact).
 
     Raises:
-        ValueError: it is no matrix of blocks.
+        ValueError: `t` is not a block-sparse matrix.
     """
     _check_blocks(t)
     t = t.coalesce()
@@ -43,16 +43,16 @@ def block_coo_transpose(t: torch.Tensor) -> torch.Tensor:
 
 
 def block_coo_to_dense(t: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of blocks as a dense one (exact).
+    """Returns a block-sparse tensor as a dense one (exact).
 
     Args:
-        t: with as many sparse axes as dense ones.
+        t: tensor with equal numbers of sparse and dense axes.
 
     Returns:
-        Its shape is the number of blocks times their size, axis by axis.
+        A tensor whose size on each axis is the number of blocks times the size of a block.
 
     Raises:
-        ValueError: it has other axes.
+        ValueError: the numbers of sparse and dense axes differ.
 
     Example:
         >>> from poptorch_emu.companions.poptorch_experimental_addons import sparse
@@ -73,30 +73,30 @@ def block_coo_to_dense(t: torch.Tensor) -> torch.Tensor:
 
 
 def block_coo_spmm(sparse: torch.Tensor, dense: torch.Tensor, mode: str) -> torch.Tensor:
-    """Multiplies a matrix of blocks and a dense one, on the IPU where there is one (exact).
+    """Multiplies a block-sparse and a dense matrix, on the IPU inside a trace (exact).
 
     Args:
-        sparse: the matrix of blocks, known when the model is traced.
-        dense: a matrix.
+        sparse: block-sparse matrix, which is constant when the model is traced.
+        dense: dense matrix.
         mode: "sparse_dense" for `sparse @ dense`, "dense_sparse" for `dense @ sparse`.
 
     Raises:
-        ValueError: a layout, a size or the mode does not fit.
+        ValueError: a layout, a size or the mode is wrong.
     """
     product = block_coo_spmm_ipu if blocks.is_tracing() else block_coo_spmm_gs
     return product(sparse, dense, mode)
 
 
 def block_coo_spmm_gs(sparse: torch.Tensor, dense: torch.Tensor, mode: str) -> torch.Tensor:
-    """Multiplies by gathering, products of blocks, and adding up; they may be oblong (exact).
+    """Gathers rows, multiplies blocks, and adds up; blocks need not be square (exact).
 
     Args:
-        sparse: the matrix of blocks.
-        dense: a matrix.
+        sparse: block-sparse matrix.
+        dense: dense matrix.
         mode: "sparse_dense" for `sparse @ dense`, "dense_sparse" for `dense @ sparse`.
 
     Raises:
-        ValueError: a layout, a size or the mode does not fit.
+        ValueError: a layout, a size or the mode is wrong.
     """
     _check(sparse, dense, mode)
     if mode == "dense_sparse":
@@ -111,15 +111,15 @@ def block_coo_spmm_gs(sparse: torch.Tensor, dense: torch.Tensor, mode: str) -> t
 
 
 def block_coo_spmm_ipu(sparse: torch.Tensor, dense: torch.Tensor, mode: str) -> torch.Tensor:
-    """Multiplies by the operator `StaticSparseMatmul`, whose sums are float32 (exact).
+    """Multiplies by the operator `StaticSparseMatmul`, which sums in float32 (exact).
 
     Args:
-        sparse: the matrix of square blocks, known when the model is traced.
-        dense: a matrix.
+        sparse: matrix of square blocks, which is constant when the model is traced.
+        dense: dense matrix.
         mode: "sparse_dense" for `sparse @ dense`, "dense_sparse" for `dense @ sparse`.
 
     Raises:
-        ValueError: a layout, a size or the mode does not fit, or blocks are not square.
+        ValueError: a layout, a size or the mode is wrong, or blocks are not square.
     """
     _check(sparse, dense, mode)
     rows, cols, size, width = sparse.shape
@@ -143,7 +143,7 @@ def block_coo_spmm_ipu(sparse: torch.Tensor, dense: torch.Tensor, mode: str) -> 
 
 @dataclass
 class StaticSparseMatrix:
-    """A constant matrix of blocks that is multiplied by `@` from either side (exact)."""
+    """A constant block-sparse matrix that `@` multiplies from either side (exact)."""
 
     matrix: torch.Tensor
 
@@ -157,15 +157,15 @@ class StaticSparseMatrix:
 
 
 class StaticSparseLinear(torch.nn.Module):
-    """A linear layer without bias whose weight is a constant matrix of blocks (exact)."""
+    """A linear layer without bias whose weight is a constant block-sparse matrix (exact)."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        """Takes the weight, (out, in) in blocks; it is no parameter."""
+        """Stores the weight, (out, in) in blocks; it is not a parameter."""
         super().__init__()
         self.weight = StaticSparseMatrix(weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns (N, out) of (N, in)."""
+        """Returns a tensor of shape (N, out) for an input of shape (N, in)."""
         return (self.weight @ x.T).T
 
 
@@ -175,16 +175,16 @@ def magnitude_prune(
     """Keeps the blocks of a dense matrix that have the largest norms (exact).
 
     Args:
-        matrix: its sizes are multiples of `block_size`.
+        matrix: dense matrix whose sizes are multiples of `block_size`.
         block_size: B, the size of a block.
-        density: which share of the elements is kept.
-        ord: of the norm, as in `torch.linalg.norm`.
+        density: share of the elements that is kept, in [0, 1].
+        ord: order of the norm, as in `torch.linalg.norm`.
 
     Returns:
-        (rows / B, columns / B, B, B), sparse, of the type of `matrix`.
+        (rows / B, columns / B, B, B), sparse, with the dtype of `matrix`.
 
     Raises:
-        ValueError: the sizes are no multiples of the block's, or it is no matrix.
+        ValueError: `matrix` is not a matrix, or `block_size` does not divide its sizes.
     """
     if matrix.dim() != 2 or block_size < 1 or any(size % block_size for size in matrix.shape):
         raise ValueError(

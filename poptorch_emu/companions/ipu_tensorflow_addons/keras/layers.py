@@ -1,4 +1,4 @@
-"""`ipu_tensorflow_addons.keras.layers`: Keras's layers with the arguments of the IPU's."""
+"""`ipu_tensorflow_addons.keras.layers`: Keras's layers with the arguments of the IPU's layers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
 
 @registered
 class Embedding(keras.layers.Embedding):  # type: ignore[misc]
-    """Rows of a table, as Keras's layer gives them (exact)."""
+    """Looks up rows of a table, as Keras's layer does (exact)."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
         serialization_factor: int = 1,
         **settings: Any,
     ) -> None:
-        """Takes the size of the table.
+        """Creates a table of `input_dim` rows and `output_dim` columns.
 
         Args:
-            input_dim: how many rows.
-            output_dim: of how many numbers.
-            embeddings_initializer: of the table.
+            input_dim: number of rows.
+            output_dim: number of columns.
+            embeddings_initializer: initializer of the table.
             serialization_factor: accepted, if it divides the number of rows.
-            settings: of any layer.
+            settings: arguments that any Keras layer takes, for example its name.
 
         Raises:
-            NotImplementedError: another argument of Keras's layer is given.
-            ValueError: the factor does not divide the rows.
+            NotImplementedError: `settings` holds another argument of `keras.layers.Embedding`.
+            ValueError: `serialization_factor` does not divide the number of rows.
         """
         if settings.get("quantization_config", 0) is None:  # From Keras's `from_config`.
             del settings["quantization_config"]
@@ -87,7 +87,7 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
         self.serialization_factor = serialization_factor
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the arguments of the constructor."""
         of_any_layer = keras.layers.Layer.get_config(self)
         return {
             **{name: of_any_layer[name] for name in ("name", "dtype", "trainable")},
@@ -105,7 +105,7 @@ class Dropout(keras.layers.Dropout):  # type: ignore[misc]
 
 @registered
 class SerialDense(keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer; that its product is made in parts changes no result (exact)."""
+    """A dense layer; dividing its product into parts changes no result (exact)."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class SerialDense(keras.layers.Dense):  # type: ignore[misc]
         *args: Any,
         **settings: Any,
     ) -> None:
-        """Takes what Keras's layer takes, and how the product is divided (accepted)."""
+        """Passes the arguments to Keras's layer; how the product is divided is accepted."""
         super().__init__(units, *args, **settings)
         self.serialization_factor = serialization_factor
         self.serialization_dimension = serialization_dimension
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the arguments of the constructor."""
         return {
             **super().get_config(),
             "serialization_factor": self.serialization_factor,
@@ -131,41 +131,41 @@ class SerialDense(keras.layers.Dense):  # type: ignore[misc]
 
 class _Unchanged(keras.layers.Layer):  # type: ignore[misc]
     def call(self, inputs: Any, **kwargs: Any) -> Any:
-        """Returns the inputs."""
+        """Returns the inputs unchanged."""
         return keras.tree.map_structure(lambda x: x, inputs)
 
 
 @registered
 class RecomputationCheckpoint(_Unchanged):
-    """Returns a structure as it is: which values are kept changes no result (exact)."""
+    """Returns a structure unchanged; the choice of kept values changes no result (exact)."""
 
 
 @registered
 class AssumeEqualAcrossReplicas(_Unchanged):
-    """Returns a structure as it is (exact)."""
+    """Returns a structure unchanged (exact)."""
 
     def __init__(self, inplace: bool = False, **settings: Any) -> None:
-        """Takes `inplace`, which is accepted."""
+        """Accepts `inplace`, which has no effect."""
         super().__init__(**settings)
 
 
 @registered
 class CTCLoss(keras.layers.Layer):  # type: ignore[misc]
-    """The mean connectionist temporal classification loss (exact)."""
+    """Mean connectionist temporal classification (CTC) loss (exact)."""
 
     def __init__(self, blank_index: int = 0, from_logits: bool = False, **settings: Any) -> None:
-        """Takes which class is the blank, and whether the data are logits or log-probabilities."""
+        """Stores the index of the blank, and whether the data are logits or log-probabilities."""
         super().__init__(**settings)
         self.blank_index, self.from_logits = blank_index, from_logits
 
     def call(self, labels: Any, data: Any, label_length: Any, data_length: Any) -> Any:
-        """Returns the mean loss, of the shape (1,).
+        """Returns the mean loss, of shape (1,).
 
         Args:
             labels: (B, S), integers.
-            data: (T, B, C), logits or log-probabilities, which are logits, too.
-            label_length: (B,).
-            data_length: (B,).
+            data: (T, B, C), logits or log-probabilities; log-probabilities are valid logits.
+            label_length: (B,), number of labels of each sample.
+            data_length: (B,), number of time steps of each sample.
         """
         losses = ops.ctc_loss(
             labels,

@@ -14,7 +14,8 @@ from poptorch_emu.companions.ipu_tensorflow_addons.keras.registration import reg
 class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
     """Normalises the channels of each group together (exact).
 
-    With strided grouping, channel c is in group c mod groups; otherwise groups are neighbours.
+    With strided grouping, channel c is in group c mod groups; otherwise each group holds
+    neighbouring channels.
     """
 
     def __init__(
@@ -30,10 +31,10 @@ class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
         trainable: bool = True,
         **settings: Any,
     ) -> None:
-        """Takes how channels are grouped.
+        """Stores how channels are grouped; the other arguments are as in Keras.
 
         Raises:
-            ValueError: the axis is neither 1 nor the last.
+            ValueError: `channels_axis` is neither 1 nor -1.
         """
         super().__init__(trainable=trainable, **settings)
         if channels_axis not in (1, -1):
@@ -47,7 +48,7 @@ class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
         ]
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the arguments of the constructor."""
         gamma, beta = map(keras.initializers.serialize, self._initializers)
         return {
             **super().get_config(),
@@ -62,10 +63,10 @@ class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
         }
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights.
+        """Creates scale and offset of the channels.
 
         Raises:
-            ValueError: groups do not divide the channels.
+            ValueError: the number of groups does not divide the number of channels.
         """
         channels = input_shape[self.channels_axis]
         if channels % self.groups:
@@ -81,7 +82,7 @@ class GroupNormalization(keras.layers.Layer):  # type: ignore[misc]
             self.beta = self.add_weight(shape=(channels,), initializer=beta, name="beta")
 
     def call(self, inputs: Any, training: Any = None) -> Any:
-        """Returns the inputs, normalised."""
+        """Returns the normalised inputs, in their shape."""
         x = ops.moveaxis(inputs, self.channels_axis, -1)
         shape = ops.shape(x)
         channels = shape[-1]
@@ -106,33 +107,34 @@ class InstanceNormalization(GroupNormalization):
     """Normalises each channel by itself (exact)."""
 
     def __init__(self, channels_axis: int = -1, **settings: Any) -> None:
-        """Takes the axis of the channels."""
+        """Stores the axis of the channels: 1 or -1."""
         super().__init__(1, channels_axis, **settings)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the arguments of the constructor."""
         config = super().get_config()
         return {name: value for name, value in config.items() if name != "groups"}
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights: one group for each channel."""
+        """Creates the weights, with one group for each channel."""
         self.groups = input_shape[self.channels_axis]
         super().build(input_shape)
 
 
 @registered
 class LayerNormalization(keras.layers.LayerNormalization):  # type: ignore[misc]
-    """Normalises the features of each sample, as Keras's (exact)."""
+    """Normalises the features of each sample, as Keras's layer does (exact)."""
 
     def __init__(self, axis: Any = -1, epsilon: float = 1e-3, **settings: Any) -> None:
-        """Takes the axes of the features."""
+        """Stores the axes of the features."""
         super().__init__(axis=axis, epsilon=epsilon, **settings)
 
     def call(self, inputs: Any) -> Any:
-        """Returns the inputs, normalised.
+        """Returns the normalised inputs, in their shape.
 
-        The axes of the features are the last ones meanwhile: of neighbouring axes elsewhere Keras
-        3.15 with PyTorch takes other ones.
+        The layer moves the axes of the features to the end meanwhile, because Keras 3.15 with
+        PyTorch
+        normalises wrong axes if neighbouring feature axes are not the last ones.
         """
         num_axes = len(inputs.shape)
         axes = [axis % num_axes for axis in self.axis]

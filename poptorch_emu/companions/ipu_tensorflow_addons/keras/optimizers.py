@@ -1,4 +1,4 @@
-"""`ipu_tensorflow_addons.keras.optimizers`: Keras's optimisers with the arguments of the IPU's."""
+"""`ipu_tensorflow_addons.keras.optimizers`: Keras's optimisers with the IPU's arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ACCEPTED = (
 
 
 def _of_keras(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of Keras's optimiser; the others change no result in float32."""
+    """Returns the arguments of Keras's optimiser; the other ones change no result in float32."""
     for name in _ACCEPTED:
         if settings.get(name) is not None:
             note_accepted(f"{kind}({name}=...)")
@@ -35,15 +35,15 @@ def _of_keras(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 @registered
 class AdamIpuOptimizer(keras.optimizers.Adam):  # type: ignore[misc]
-    """Adam, by Keras's formula; types of the states are accepted (exact)."""
+    """Adam by Keras's formula; data types of the states are accepted (exact)."""
 
     counterpart = "Adam"
 
     def __init__(self, *args: Any, debiasing: bool = True, **settings: Any) -> None:
-        """Takes what Keras's optimiser takes.
+        """Passes the arguments to Keras's optimiser.
 
         Raises:
-            ValueError: moments are not to be corrected for their start at 0.
+            ValueError: `debiasing` is `False`, so moments would keep the bias of their start at 0.
         """
         if not debiasing:
             raise ValueError(
@@ -55,18 +55,18 @@ class AdamIpuOptimizer(keras.optimizers.Adam):  # type: ignore[misc]
 
 @registered
 class SGDIpuOptimizer(keras.optimizers.SGD):  # type: ignore[misc]
-    """SGD, by Keras's formula; the type of the momentum is accepted (exact)."""
+    """SGD by Keras's formula; the data type of the momentum is accepted (exact)."""
 
     counterpart = "SGD"
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        """Takes what Keras's optimiser takes."""
+        """Passes the arguments to Keras's optimiser."""
         super().__init__(*args, **_of_keras("SGDIpuOptimizer", settings))
 
 
 @registered
 class LAMBIpuOptimizer(keras.optimizers.Lamb):  # type: ignore[misc]
-    """LAMB, with a decay of the weights inside of the trust ratio (exact).
+    """LAMB whose trust ratio includes the weight decay (exact).
 
     The step is lr · r · u with u = m / (sqrt(v) + epsilon) + decay · w and r = |w| / |u|, or 1 if
     one of the norms is 0.
@@ -88,23 +88,23 @@ class LAMBIpuOptimizer(keras.optimizers.Lamb):  # type: ignore[misc]
         weight_norm_clip: float | None = None,
         **settings: Any,
     ) -> None:
-        """Takes hyper-parameters.
+        """Stores the hyper-parameters.
 
         Args:
             learning_rate: a number or a schedule.
-            beta_1: how much the first moment keeps of its past.
-            beta_2: how much the second moment keeps.
-            epsilon: added to the root of the second moment.
-            weight_decay_rate: of the weights.
-            exclude_from_weight_decay: patterns of the paths of weights without decay.
+            beta_1: decay of the first moment.
+            beta_2: decay of the second moment.
+            epsilon: constant added to the root of the second moment.
+            weight_decay_rate: factor of the weights in the direction of the step.
+            exclude_from_weight_decay: regular expressions for the paths of weights without decay.
             exclude_from_layer_adaptation: not offered.
-            name: of the optimiser.
+            name: name of the optimiser.
             debiasing: whether moments are corrected for their start at 0.
-            weight_norm_clip: limit of the norm of a weight in the ratio.
-            settings: as for the other optimisers here.
+            weight_norm_clip: upper limit of the norm of a weight in the trust ratio.
+            settings: further arguments of `keras.optimizers.Lamb`; data types are accepted.
 
         Raises:
-            ValueError: weights are to have no ratio.
+            ValueError: `exclude_from_layer_adaptation` names weights.
         """
         if exclude_from_layer_adaptation:
             raise ValueError(
@@ -119,7 +119,7 @@ class LAMBIpuOptimizer(keras.optimizers.Lamb):  # type: ignore[misc]
         self.debiasing, self.weight_norm_clip = debiasing, weight_norm_clip
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the arguments of the constructor."""
         return {
             **super().get_config(),
             "weight_decay_rate": self.weight_decay_rate,
@@ -129,12 +129,12 @@ class LAMBIpuOptimizer(keras.optimizers.Lamb):  # type: ignore[misc]
         }
 
     def decay_of(self, variable: Any) -> float:
-        """Returns the decay of a weight."""
+        """Returns the weight decay of a variable; 0 if a pattern excludes it."""
         is_excluded = any(re.search(pattern, variable.path) for pattern in self.patterns)
         return 0.0 if is_excluded else float(self.weight_decay_rate)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates a weight on the host."""
+        """Updates a variable on the host."""
         index = self._get_variable_index(variable)
         first, second = self._momentums[index], self._velocities[index]
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))

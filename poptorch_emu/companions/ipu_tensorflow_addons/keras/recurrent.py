@@ -1,4 +1,4 @@
-"""Recurrent layers with the limits of the IPU's own."""
+"""Recurrent layers with the restrictions of the IPU's layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments that Keras's layer takes.
 
     Raises:
-        ValueError: one of them has a value that the layer does not offer.
+        ValueError: an argument has a value that the IPU's layer does not offer.
     """
     for name, only in _REFUSED.items():
         if settings.get(name, only) != only:
@@ -51,7 +51,7 @@ def _name_of(activation: Any) -> Any:
 
 
 class _OfIpu:
-    """What the two layers have in common."""
+    """Arguments and methods that the two layers share."""
 
     _is_time_major: bool
 
@@ -67,20 +67,20 @@ class _OfIpu:
         options_bwd: Any = None,
         **settings: Any,
     ) -> None:
-        """Takes what Keras's layer takes.
+        """Passes the arguments to Keras's layer.
 
         Args:
-            units: how many numbers the output has.
-            dropout_seed: accepted.
+            units: size of the output.
+            dropout_seed: seed of the dropout if `seed` is not given.
             partials_dtype: accepted.
-            seed: of the dropout.
-            time_major: whether the first axis is the time, of inputs and outputs.
+            seed: seed of the dropout.
+            time_major: whether the first axis of inputs and outputs is the time.
             options: accepted.
             options_bwd: accepted.
-            settings: of Keras's layer.
+            settings: further arguments of Keras's layer.
 
         Raises:
-            ValueError: a setting has a value that the layer does not offer.
+            ValueError: a setting has a value that the IPU's layer does not offer.
         """
         seed = dropout_seed if seed is None and isinstance(dropout_seed, int) else seed
         super().__init__(  # type: ignore[call-arg]
@@ -89,7 +89,7 @@ class _OfIpu:
         self._is_time_major = time_major
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the arguments of the constructor."""
         return {**super().get_config(), "time_major": self._is_time_major}  # type: ignore[misc]
 
     @property
@@ -110,10 +110,10 @@ class _OfIpu:
     def call(
         self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False
     ) -> Any:
-        """Runs over the time.
+        """Runs the layer over all time steps.
 
         Raises:
-            NotImplementedError: there is a mask.
+            NotImplementedError: `mask` is given.
         """
         if mask is not None:
             raise NotImplementedError(
@@ -134,7 +134,7 @@ class _OfIpu:
         return keras.ops.swapaxes(found, 0, 1)
 
     def compute_output_shape(self, sequences_shape: Any, initial_state_shape: Any = None) -> Any:
-        """Returns the shape of what `call` returns."""
+        """Returns the shape of the result of `call`."""
         shape = tuple(sequences_shape)
         if self._is_time_major:
             shape = (shape[1], shape[0], *shape[2:])
@@ -149,12 +149,12 @@ class _OfIpu:
 
 @registered
 class LSTM(_OfIpu, keras.layers.LSTM):  # type: ignore[misc]
-    """Long short-term memory, as Keras's (exact)."""
+    """Long short-term memory, computed by Keras's layer (exact)."""
 
 
 @registered
 class GRU(_OfIpu, keras.layers.GRU):  # type: ignore[misc]
-    """Gated recurrent units, as Keras's (exact)."""
+    """Gated recurrent units, computed by Keras's layer (exact)."""
 
 
 PopnnLSTM, PopnnGRU = LSTM, GRU

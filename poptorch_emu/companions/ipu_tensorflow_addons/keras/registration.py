@@ -1,4 +1,4 @@
-"""The name by which Keras finds a class of this package in a file."""
+"""Decorator that registers a class, so that Keras finds it when it loads a saved model."""
 
 import keras
 
