@@ -1,1 +1,1 @@
-"""Runs of a model, operation by operation, and where the numbers of two of them part."""
+"""Records the values of a run, operation by operation, and finds where two runs differ."""

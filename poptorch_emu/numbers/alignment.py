@@ -1,4 +1,4 @@
-"""Which values of two runs are the same ones, by what is known of them and not by their numbers."""
+"""Matches the values of two runs by their descriptions, without reading their numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from poptorch_emu.numbers.run import VIEW, Place, Value
 
-# What PyTorch computes on the CPU by another operator: dropout is a product with its mask.
+# Operators that PyTorch replaces on the CPU: dropout becomes a product with its mask.
 _WRITTEN_OUT = {"dropout": "mul", "native_dropout_backward": "mul"}
 
 
 def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
-    """Returns for values of one run the number of the same value of another.
+    """Returns, for values of one run, the number of the same value in another run.
 
-    Tensors with a name go by it. Operations go by their order in each module and direction: what
-    one run has and the other has not is left out, as in a comparison of two texts; where both have
-    other steps, the last ones belong together.
+    Named tensors match by name. Operations match by their order in each module and direction, as
+    lines do in a comparison of two texts. If both runs have different steps at the same position,
+    the last steps of the two are matched, because their results are used in the same way.
     """
     of_name = {value.name: number for number, value in enumerate(theirs) if value.name}
     found: dict[int, int] = {}
@@ -39,15 +39,16 @@ def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
             if kind == "equal":
                 found |= zip(own[begin:end], others[their_begin:their_end], strict=True)
             elif kind == "replace" and _is_alike(ours[own[end - 1]], theirs[others[their_end - 1]]):
-                # Other steps that end in the same place, perhaps in the output of the model.
+                # The last of the different steps makes the same result, perhaps an output of the
+                # model.
                 found[own[end - 1]] = others[their_end - 1]
     return found
 
 
 def aligned_places(ours: Sequence[Place], theirs: Sequence[Place]) -> dict[Place, Place]:
-    """Returns for each micro-batch of a replica the one that reads the same rows.
+    """Returns, for each micro-batch of a replica, the one that reads the same rows.
 
-    Rows are dealt out to the replicas of the first micro-batch, then to those of the next one.
+    Rows go to all replicas of the first micro-batch, then to all replicas of the next one.
     """
     return dict(zip(sorted(ours), sorted(theirs), strict=False))
 

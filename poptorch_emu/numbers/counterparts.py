@@ -1,4 +1,4 @@
-"""Which values of the other run belong to ours, where the numbers say that others do."""
+"""Search for the values of the other run that belong to ours, where the order misleads."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from poptorch_emu.numbers.graph_values import is_view
 from poptorch_emu.numbers.pair import Pair, PairAtPlace
 from poptorch_emu.numbers.run import VIEW, Value
 
-# Assumed: no more steps of one run are others in the other one, and come to the same.
+# Assumed: the two runs compute the same result by at most 4 different steps in a row.
 _MOST_OTHER_STEPS = 4
 
 
 def alternatives(pair: Pair, node: fx.Node, own: int) -> list[int]:
-    """Returns the numbers of what the other run has of the same kind in the same module.
+    """Returns the numbers of the other run's values with the same kind, shape and module.
 
-    Operations that do not depend on each other may stand in another order there.
+    One of them may be the counterpart, because independent operations may run in another order.
 
     Args:
-        pair: the runs.
-        node: of our graph.
-        own: the number of its present counterpart.
+        pair: the two runs.
+        node: node of our graph.
+        own: number of its present counterpart in the other run.
     """
     wanted = pair.value(node)
     return [
@@ -35,24 +35,23 @@ def alternatives(pair: Pair, node: fx.Node, own: int) -> list[int]:
 
 
 def ends_here(both: PairAtPlace, node: fx.Node) -> bool:
-    """Returns whether an infinity, such as one of a mask, is in no value that comes after."""
+    """Returns whether the next values agree on what is finite, as they do after a mask."""
     later = [(both.ours.own(e), both.theirs.own(e)) for e in _next_pairs(both, node)]
     known = [(one, two) for one, two in later if one is not None and two is not None]
     return bool(known) and all(torch.equal(a.isfinite(), b.isfinite()) for a, b in known)
 
 
 def is_no_pair(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) -> bool:
-    """Returns whether what comes after is as it should be without the other run's value.
+    """Returns whether the values that come next are correct without the other run's value.
 
-    Then both runs compute the same by other steps, such as a factor that one of them puts
-    elsewhere, and the value and its supposed counterpart are different steps. They and those after
-    them that are no pair either lose their counterparts, with what else these read. Where both runs
-    have the same operation on the same numbers, it is a pair whatever comes after.
+    If so, the runs compute the same result by different steps, for example by scaling in another
+    place. Then this function removes the counterparts of `node` and of the different steps near it.
+    If both runs apply one operation to equal inputs, it removes nothing.
 
     Args:
-        both: the runs at a place.
-        node: of our graph.
-        judged: what the walk has come to.
+        both: the two runs at one place.
+        node: node of our graph.
+        judged: nodes that the walk has reached.
     """
     if both.is_set_otherwise(node):
         return False
@@ -64,7 +63,7 @@ def _lose_counterparts(both: PairAtPlace, node: fx.Node, judged: Collection[fx.N
     dropped, pending = dict[fx.Node, int](), [node]
     while pending and len(dropped) < _MOST_OTHER_STEPS:
         each = pending.pop(0)
-        # What was dropped since may have explained it.
+        # A counterpart that was removed meanwhile may have been the reason for the difference.
         if each in dropped or (dropped and both.is_theirs_explained(each)):
             continue
         if both.pair.value(each).name:
@@ -85,7 +84,7 @@ def _lose_counterparts(both: PairAtPlace, node: fx.Node, judged: Collection[fx.N
 
 
 def _not_judged(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) -> list[fx.Node]:
-    """Returns what an operation reads that both runs have, and that comes later in the walk."""
+    """Returns the inputs of an operation that both runs have and that the walk reaches later."""
     found, pending = list[fx.Node](), [*operation_of(node).all_input_nodes]
     while pending:
         each = pending.pop()
@@ -115,7 +114,7 @@ def _next_pairs(both: PairAtPlace, node: fx.Node) -> list[fx.Node]:
 
 
 def between(both: PairAtPlace, node: fx.Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Returns the operations before a value that only one of both runs has."""
+    """Returns the operations directly before a value that only this or only the other run has."""
     pair, their_numbers = both.pair, both.their_numbers
     ours, pending, seen = [], [*operation_of(node).all_input_nodes], set()
     known: list[int] = []

@@ -1,7 +1,7 @@
-"""Runs one window in plain PyTorch, operation by operation, and takes the value of each.
+"""Runs one window in plain PyTorch and records the result of each operation.
 
-The model is the user's, differentiated by autograd on the CPU. Random numbers alone are those that
-the engine drew, so that dropout leaves out the same elements.
+The model is the user's, differentiated by autograd on the CPU. Only random numbers come from the
+engine's run, so that dropout drops the same elements.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from poptorch_emu.trace.module_state import named_modules
 from poptorch_emu.trace.origins import Origins
 
 Gradients = Mapping[str, torch.Tensor]
-# Trains a module with these gradients, once.
+# Applies one update of the optimiser to a module with the gradients given.
 Step = Callable[[torch.nn.Module, Gradients], None]
-# The random values that the engine drew at a place, each with its module, in the order of forward.
+# Yields the random values that the engine drew at a place, with their modules, in forward order.
 Drawn = Callable[[Place], Iterator[tuple[str, torch.Tensor]]]
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
@@ -54,15 +54,16 @@ _NARROW_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
 @dataclass(frozen=True)
 class EagerRequest:
-    """What is to be run.
+    """A run to be done in plain PyTorch.
 
     Attributes:
-        request: of one window.
-        start: with what it starts.
-        drawn: the engine's random values.
-        buffers: those that forward writes.
-        step: trains; `None` where no optimiser of `torch.optim` does the same.
-        shadow: the type in which everything of a narrower one is computed; `None` for its own.
+        request: model and inputs of one window.
+        start: weights and state at the start of the window.
+        drawn: function that yields the engine's random values at a place.
+        buffers: names of the buffers that forward writes.
+        step: function that applies the update; `None` if no optimiser of `torch.optim` does the
+            same.
+        shadow: type that replaces every narrower floating-point type; `None` to keep the types.
     """
 
     request: Request
@@ -74,7 +75,7 @@ class EagerRequest:
 
 
 def run_eager(asked: EagerRequest, sink: Sink, progress: Progress = unseen) -> None:
-    """Runs a window in plain PyTorch and gives `sink` all values; `progress` counts places."""
+    """Runs a window in plain PyTorch and gives its values to `sink`; `progress` counts places."""
     _EagerWindow(asked, sink).run(progress)
 
 
@@ -165,7 +166,7 @@ class _EagerWindow:
                            tensor)  # fmt: skip
 
     def _rows(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
-        """Returns what a replica reads of an input in a micro-batch."""
+        """Returns the rows of an input that a replica reads in a micro-batch."""
         config, value = self._config, tensor.detach()
         if value.dim() > 0:
             micro_batch, replica = place
@@ -201,7 +202,7 @@ def _origins() -> Origins:
 
 
 class _Losses(TorchFunctionMode):
-    """Marks the built-in losses, as the trace does."""
+    """Marks the results of built-in losses, as tracing does."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -214,7 +215,7 @@ class _Losses(TorchFunctionMode):
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each operation that runs, below autograd."""
+    """Records each operation that runs below autograd."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -230,7 +231,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._drawn: defaultdict[Any, deque[torch.Tensor]] = defaultdict(deque)
 
     def begin(self, place: Place, drawn: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Goes to another micro-batch, with the random values of the engine there."""
+        """Starts a micro-batch, with the random values that the engine drew there."""
         self._place = place
         self._drawn.clear()
         for module, tensor in drawn:
@@ -240,7 +241,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Runs `func` and notes what it returns."""
+        """Runs `func` and records its results."""
         kwargs = kwargs or {}
         if self._shadow is not None:
             args, kwargs = pytree.tree_map(self._widened, (args, kwargs))
@@ -256,9 +257,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _replace_drawn(
         self, func: Any, args: tuple[Any, ...], results: Sequence[Any], module: str
     ) -> None:
-        """Puts the engine's random values of a module in the place of PyTorch's."""
+        """Overwrites PyTorch's random values in a module with those of the engine."""
         if func is torch.ops.aten.rrelu_with_noise.default:
-            # It writes the slopes that it has drawn, and backward reads them; others are 1.
+            # The operator returns its random slopes in `slopes`, which backward reads; slopes of
+            # positive values are 1.
             value, slopes = args[:2]
             rows = self._drawn.get((module, value.shape))
             if rows:

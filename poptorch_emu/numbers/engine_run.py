@@ -1,4 +1,4 @@
-"""Runs one window on the engine, and takes the value of each operation from it."""
+"""Runs one window on the engine and records the value of each operation."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from poptorch_emu.passes import observers
 from poptorch_emu.runtime.session import Session
 from poptorch_emu.trace.regions import HostFunction
 
-# Makes a program that calls the host as it is told.
+# Compiles a request, with calls of the host that `Observe` adds to its graph.
 MakeObserved = Callable[[Request, Observe], Executable]
 
 
 @dataclass(frozen=True)
 class Start:
-    """With what a window starts.
+    """The state of a model at the start of a window.
 
     Attributes:
         weights: the model's parameters and buffers, by name.
-        states: of the optimiser, by name.
-        seed: of the random numbers.
+        states: tensors of the optimiser's state, by name.
+        seed: seed of the random numbers.
     """
 
     weights: Mapping[str, torch.Tensor]
@@ -50,12 +50,12 @@ class Start:
 
 @dataclass(frozen=True)
 class ObservedGraph:
-    """What the engine ran.
+    """The graph that the engine ran.
 
     Attributes:
-        graph: as it was lowered, without the calls that saw it.
-        numbers: the number of the value of each node that was seen.
-        config: of the window.
+        graph: lowered graph, without the calls of the host that recorded its values.
+        numbers: number of each recorded node's value in the run.
+        config: configuration of the window.
     """
 
     graph: Graph
@@ -64,7 +64,7 @@ class ObservedGraph:
 
 
 def one_window(request: Request) -> Request:
-    """Returns a request for the first window of a call, which leaves nothing on the host."""
+    """Returns a request for the first window of a call, without cache, profile and anchors."""
     config = replace(request.config, cache_dir=None, profile_dir=None, anchors=())
     windows = config.device_iterations
     if not config.is_training or windows == 1:
@@ -83,24 +83,24 @@ def one_window(request: Request) -> Request:
 
 
 def num_places(config: CompileConfig) -> int:
-    """Returns how many micro-batches of all replicas a window has."""
+    """Returns the number of micro-batches in a window, over all replicas."""
     return config.num_micro_batches * config.replication_factor
 
 
 def run_engine(
     request: Request, start: Start, make: MakeObserved, sink: Sink, progress: Progress = unseen
 ) -> ObservedGraph:
-    """Runs a window and gives `sink` all values; no model of the user's changes.
+    """Runs a window and gives `sink` all values; the user's model stays unchanged.
 
     Args:
-        request: of one window.
-        start: with what it starts.
-        make: compiles the request.
-        sink: takes the values while the window runs.
-        progress: counts them.
+        request: model and inputs of one window.
+        start: weights and state at the start of the window.
+        make: function that compiles the request.
+        sink: receiver of the values while the window runs.
+        progress: display of the number of values so far.
 
     Raises:
-        Error: the model is one of several processes, or cannot be captured.
+        Error: the model runs in several processes, or cannot be captured.
     """
     if request.config.num_processes > 1:
         raise make_error(
@@ -118,7 +118,7 @@ def run_engine(
     if request.optimizer is not None:
         session.set_hyper_parameters(request.optimizer)
     session.set_seed(start.seed)
-    # Some inputs are written to.
+    # The run gets copies, because a program may write to its inputs.
     count = len(observation.numbers) * num_places(request.config)
     with progress("This run", count) as observation.on_value:
         session.run([tensor.detach().clone() for tensor in request.tensors])
@@ -127,7 +127,7 @@ def run_engine(
 
 
 class _Observation:
-    """The functions of the host that see the values of a graph."""
+    """Calls of the host that record the values of a graph."""
 
     def __init__(self, sink: Sink) -> None:
         self.numbers: dict[fx.Node, int] = {}
@@ -136,7 +136,7 @@ class _Observation:
         self._sink = sink
 
     def of(self, graph: Graph) -> dict[str, HostFunction]:
-        """Adds a call for each value of a graph, and returns what is called."""
+        """Adds a call of the host for each value of a graph, and returns the functions by name."""
         select_masks(graph)
         values = observed_values(graph)
         self.names = {value.name for value in values.values()}
@@ -161,7 +161,7 @@ class _Observation:
 
 
 def _take_updates(session: Session, start: Start, sink: Sink) -> None:
-    """Takes each weight that the window trained, and the states of the optimiser."""
+    """Records each weight that the window trained, and the optimiser's state."""
     graph = session.executable.graph
     trained = [s.name for s in graph.sinks if s.kind is SinkKind.GRADIENT]
     updated = {name: start.weights[name].detach().clone() for name in trained}
@@ -175,7 +175,7 @@ def _take_updates(session: Session, start: Start, sink: Sink) -> None:
 
 
 def written_buffers(graph: Graph) -> frozenset[str]:
-    """Returns the names of the variables that forward writes."""
+    """Returns the names of the variables that forward assigns."""
     own = {s.name for s in graph.sinks if s.kind is SinkKind.VARIABLE}
     return frozenset(own & {s.meta["source"].name for s in graph.sources if
                             s.meta["source"].kind is SourceKind.VARIABLE})  # fmt: skip

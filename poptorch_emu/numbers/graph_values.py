@@ -1,4 +1,4 @@
-"""The values of a graph, and of a call of an operator, as a run lists them."""
+"""Descriptions of the values of a graph, and of the results of an operator's call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIRECTIONS = {
     Phase.UPDATE: Direction.UPDATE,
 }
 
-# What is called otherwise where it says that it changes its arguments, or does not change them.
+# Operators that differ only in whether they mutate their arguments, with the name that they share.
 _BATCH_NORM = "native_batch_norm"
 _SAME = {
     "_native_batch_norm_legit": _BATCH_NORM,
@@ -33,17 +33,17 @@ _SAME = {
     "_native_batch_norm_legit_no_training": _BATCH_NORM,
     "_index_put_impl": "index_put",
 }
-# Dropout is random by its mask, which is its second result; all others have one.
+# The random result of dropout is its mask, result 1; other random operators have one result.
 DROPOUT = torch.ops.poptorch_emu.dropout.default
 _OUR_RANDOM = frozenset({"uniform", "normal", "log_normal", "exponential", "cauchy", "geometric",
                          "bernoulli", "randint", "randperm", "multinomial"})  # fmt: skip
 
 
 def observed_values(graph: Graph) -> dict[fx.Node, Value]:
-    """Returns what is to be seen of a graph: inputs, variables that it writes, and results.
+    """Returns the values to record: inputs, variables that the graph assigns, and results.
 
-    A view has the numbers of what it is a view of and is left out, unless it is a gradient or
-    leaves its module: then a forward hook would see it.
+    A view has the numbers of another value and is left out, unless it is a gradient or the output
+    of its module, which a forward hook would see.
     """
     written = {sink.name for sink in graph.sinks if sink.kind is SinkKind.VARIABLE}
     gradients: dict[fx.Node, str] = {}
@@ -66,7 +66,7 @@ def observed_values(graph: Graph) -> dict[fx.Node, Value]:
 
 
 def select_masks(graph: Graph) -> None:
-    """Selects the mask of each dropout, which may have no other user."""
+    """Selects the mask of each dropout, so that it is recorded even if nothing else reads it."""
     for node in graph.operations:
         if node.target is DROPOUT and not any(is_drawn(user) for user in node.users):
             with graph.fx.inserting_before(node.next):
@@ -84,7 +84,7 @@ def _leaves_module(node: fx.Node) -> bool:
 
 
 def result_number(node: fx.Node) -> int:
-    """Returns which result of its operation a value is."""
+    """Returns the index of a value among the results of its operation."""
     if node.target is not operator.getitem:
         return 0
     number = node.args[1]
@@ -93,7 +93,7 @@ def result_number(node: fx.Node) -> int:
 
 
 def numbers_read(node: fx.Node, numbers: Mapping[fx.Node, int]) -> list[int]:
-    """Returns the numbers of what an operation reads, through what has none."""
+    """Returns the numbers of the recorded values that an operation reads, directly or not."""
     found, pending = list[int](), [*operation_of(node).all_input_nodes]
     seen = set[fx.Node]()
     while pending:
@@ -109,32 +109,32 @@ def numbers_read(node: fx.Node, numbers: Mapping[fx.Node, int]) -> list[int]:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Returns whether a value has the numbers of another one."""
+    """Returns whether a value is a view of another one."""
     target = operation_of(node).target
     return isinstance(target, OpOverload) and traits_of(target).is_view
 
 
 def given_name(source: fx.Node) -> str:
-    """Returns what a source is called: an input by its number, a variable by its name."""
+    """Returns the name of a source: the number of an input, or the name of a variable."""
     found = source_of(source)
     return f"input {found.name}" if found.kind is SourceKind.INPUT else found.name
 
 
 def is_worth_seeing(target: Any) -> bool:
-    """Returns whether the results of an operator are numbers of their own."""
+    """Returns whether an operator computes numbers, unlike views and uninitialized tensors."""
     if not isinstance(target, OpOverload) or target is HOST_CALL:
         return False
     return not traits_of(target).is_view and not kind_of(target).startswith(("empty", "new_empty"))
 
 
 def kind_of(target: OpOverload) -> str:
-    """Returns what an operator is called, in place or not."""
+    """Returns the name of an operator, without the mark of its in-place form."""
     name = target._schema.name.rpartition("::")[2].rstrip("_")
     return _SAME.get(name, name)
 
 
 def is_drawn(node: fx.Node) -> bool:
-    """Returns whether random numbers made a value of a graph: of dropout, whether it is kept."""
+    """Returns whether a value of a graph is random; of dropout, only the mask is."""
     operation = operation_of(node)
     if operation.target is DROPOUT:
         return node.target is operator.getitem and bool(node.args[1] == 1)
@@ -143,9 +143,9 @@ def is_drawn(node: fx.Node) -> bool:
 
 
 def draws(target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether a call of an operator of ours, or of PyTorch's, draws random numbers.
+    """Returns whether a call of our or PyTorch's operator draws random numbers.
 
-    Attention without dropout does not, although PyTorch marks its operators as random.
+    Attention without dropout draws none, although PyTorch marks its operators as random.
     """
     if target._schema.name.startswith("poptorch_emu::"):
         return kind_of(target) in _OUR_RANDOM
@@ -161,14 +161,14 @@ def value_of_call(
     result: int,
     tensor: torch.Tensor,
 ) -> Value:
-    """Returns what a result of a call of an operator is.
+    """Returns the description of one result of an operator's call.
 
     Args:
-        target: the operator.
-        arguments: by place and by name.
-        record: where the call belongs.
-        result: which of the results.
-        tensor: its type and shape.
+        target: operator that is called.
+        arguments: (positional arguments, keyword arguments).
+        record: phase, module and source line of the call.
+        result: index of the result.
+        tensor: tensor with the type and shape of the result.
     """
     return Value(
         kind_of(target),
@@ -198,6 +198,6 @@ def _of_node(node: fx.Node, name: str) -> Value:
 def _settings(
     target: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, float | str]:
-    """Returns the numbers and words among the arguments of a call, by their names."""
+    """Returns the floats and strings among the arguments of a call, by their names."""
     values = named_arguments(target, args, kwargs)
     return {name: value for name, value in values.items() if isinstance(value, (float, str))}

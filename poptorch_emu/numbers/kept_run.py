@@ -1,6 +1,6 @@
-"""A run that waits on disk for as long as it is compared, in a file that has no name.
+"""A run in an unnamed temporary file, for as long as it is compared.
 
-Nobody else reads it, so that its values are bytes behind each other, without check sums.
+No other process reads the file, so that values need no check sums and no structure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from poptorch_emu.numbers.run import Place, TakenValues, Value
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where the bytes of a value begin, and what they are."""
+    """Position, type and shape of a value in the file."""
 
     begin: int
     dtype: torch.dtype
@@ -24,16 +24,16 @@ class _Stored:
 
 
 class KeptRun(TakenValues):
-    """Takes the values of a run, and gives them back when all are there; a context removes them."""
+    """Context manager that stores the values of a run and removes them at its end."""
 
     def __init__(self, title: str) -> None:
-        """Begins a run without values.
+        """Creates an empty run.
 
         Args:
-            title: what it is called in reports.
+            title: name of the run in reports.
 
         Raises:
-            OSError: there is no place for temporary files.
+            OSError: no temporary file can be created.
         """
         super().__init__()
         self.title = title
@@ -49,23 +49,23 @@ class KeptRun(TakenValues):
         self._file.close()
 
     def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Takes value number `index` at a place; the first one decides on type and shape."""
+        """Stores value number `index` at a place; its first tensor determines type and shape."""
         self._note(index, place, tensor)
         self._stored[index, place] = _Stored(self._file.tell(), tensor.dtype, tensor.shape)
         self._file.write(_bytes_of(tensor.detach().contiguous()))
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """All values, in the order in which they were first made."""
+        """All values, in the order in which they were declared."""
         return tuple(self._values)
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Each micro-batch of each replica, in order."""
+        """(micro-batch, replica) of all values, sorted."""
         return tuple(sorted({place for places in self._places for place in places}))
 
     def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns value number `index` at a place; `None` if it was not made there."""
+        """Returns value number `index` at a place; `None` if the run has no such value there."""
         stored = self._stored.get((index, place))
         if stored is None:
             return None

@@ -1,7 +1,7 @@
-"""How large the numbers of a tensor are, by their exponents, and what a short type makes of them.
+"""Magnitudes of numbers as histograms of exponents, and the losses in a short type.
 
-Multiplying by a power of two moves a histogram of exponents and changes nothing else, so that one
-run tells what any loss scale would have lost.
+Multiplying all numbers by a power of two only shifts such a histogram. So one run tells the losses
+with any loss scale.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FREXP_OFFSET = 1  # torch.frexp has mantissas in [0.5, 1); exponents here are t
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Returns whether all numbers of a tensor are finite; their sum tells in one pass if they are.
+    """Returns whether all numbers of a tensor are finite.
 
-    A sum that is too large for the type tells nothing.
+    A finite sum proves it in one pass; a sum that is not finite may have overflowed.
     """
     if not tensor.is_floating_point():
         return True
@@ -29,12 +29,12 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class TypeRange:
-    """What a type of floating-point numbers can hold, in exponents of two.
+    """The range of a floating-point type, in exponents of two.
 
     Attributes:
-        overflow: numbers from 2**overflow on become infinite.
-        normal: those below 2**normal have fewer digits.
-        zero: those below 2**zero become zero.
+        overflow: exponent from which on numbers become infinite.
+        normal: exponent below which numbers have fewer digits.
+        zero: exponent below which numbers become zero.
     """
 
     dtype: torch.dtype
@@ -46,8 +46,9 @@ class TypeRange:
     def of(cls, dtype: torch.dtype) -> TypeRange:
         """Returns the range of a type.
 
-        What lies between the largest number and the next power of two counts as held: of float16,
-        65,520 to 65,536. Source: IEEE 754-2019, section 3.6; rounding is to the nearest.
+        Numbers between the largest one and the next power of two count as representable: in
+            float16, those from 65,520 to 65,536. Source: IEEE 754-2019, section 3.6; rounding is to
+            the nearest.
         """
         facts = torch.finfo(dtype)
         normal = math.frexp(facts.smallest_normal)[1] - _FREXP_OFFSET
@@ -56,20 +57,20 @@ class TypeRange:
 
     @property
     def name(self) -> str:
-        """What the type is called."""
+        """Name of the type, such as "float16"."""
         return str(self.dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """The magnitudes of a tensor, or of several.
+    """Histogram of the magnitudes of one or several tensors.
 
     Attributes:
-        counts: how many numbers are in [2**exponent, 2**(exponent + 1)), by the exponent.
-        num_zero: how many are zero.
-        num_nonfinite: how many are infinite or NaN.
-        smallest: but zero; infinity where there is none.
-        largest: of the finite ones.
+        counts: number of elements in [2**exponent, 2**(exponent + 1)), by exponent.
+        num_zero: number of elements that are zero.
+        num_nonfinite: number of elements that are infinite or NaN.
+        smallest: smallest magnitude above zero; infinity if there is none.
+        largest: largest finite magnitude.
     """
 
     counts: Mapping[int, int] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Magnitudes:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Magnitudes:
-        """Returns those of a tensor of floating-point numbers."""
+        """Returns the magnitudes of a floating-point tensor."""
         sizes = tensor.detach().reshape(-1).double().abs()
         is_finite = sizes.isfinite()
         num_nonfinite = sizes.numel() - int(is_finite.sum())
@@ -96,7 +97,7 @@ class Magnitudes:
 
     @classmethod
     def together(cls, all_of_them: Iterable[Magnitudes]) -> Magnitudes:
-        """Returns those of several tensors."""
+        """Returns the magnitudes of several tensors together."""
         counts: Counter[int] = Counter()
         num_zero, num_nonfinite, smallest, largest = 0, 0, math.inf, 0.0
         for each in all_of_them:
@@ -108,39 +109,39 @@ class Magnitudes:
 
     @property
     def num_nonzero(self) -> int:
-        """How many are finite and not zero."""
+        """Number of elements that are finite and not zero."""
         return sum(self.counts.values())
 
     def share(self, is_meant: Callable[[int], bool]) -> float:
-        """Returns the share of those that are not zero whose exponent is meant."""
+        """Returns the share of the nonzero elements whose exponent fulfils `is_meant`."""
         meant = sum(count for exponent, count in self.counts.items() if is_meant(exponent))
         return meant / self.num_nonzero if meant else 0.0
 
     def overflow(self, of: TypeRange, shift: int = 0) -> float:
-        """Returns the share that becomes infinite in a type, times 2**shift."""
+        """Returns the share of elements that overflow in a type if multiplied by 2**shift."""
         return self.share(lambda exponent: exponent + shift >= of.overflow)
 
     def flushed(self, of: TypeRange, shift: int = 0) -> float:
-        """Returns the share that becomes zero."""
+        """Returns the share of elements that become zero in the type."""
         return self.share(lambda exponent: exponent + shift < of.zero)
 
     def subnormal(self, of: TypeRange, shift: int = 0) -> float:
-        """Returns the share that loses digits, since it is below the normal numbers."""
+        """Returns the share of elements that lose digits, because they become subnormal."""
         return self.share(lambda exponent: of.zero <= exponent + shift < of.normal)
 
     def underflow(self, of: TypeRange, shift: int = 0) -> float:
-        """Returns the share that becomes zero or loses digits."""
+        """Returns the share of elements that become zero or lose digits."""
         return self.share(lambda exponent: exponent + shift < of.normal)
 
 
 @dataclass(frozen=True)
 class ScaleLoss:
-    """What gradients lose with a loss scale.
+    """Losses of gradients with one loss scale.
 
     Attributes:
-        exponent: the scale is 2**exponent.
-        underflow: the share that becomes zero or loses digits.
-        overflow: the share that becomes infinite.
+        exponent: exponent of the loss scale, which is 2**exponent.
+        underflow: share of the gradients that become zero or lose digits.
+        overflow: share of the gradients that become infinite.
     """
 
     exponent: int
@@ -153,24 +154,25 @@ class ScaleLoss:
         return 2.0**self.exponent
 
 
-# The scales that are tried; float16 holds no larger one than 2**15. Assumed: none above 2**24.
+# Exponents of the loss scales to try. Float16 holds at most 2**15. Assumed: none above 2**24 helps.
 _EXPONENTS = range(-8, 25)
-# Assumed: a share as small as this is not worth a scale nearer to overflow.
+# Assumed: a gain in underflow below this share does not justify a scale nearer to overflow.
 _NEGLIGIBLE = 1e-3
 
 
 def scale_losses(gradients: Magnitudes, of: TypeRange) -> tuple[ScaleLoss, ...]:
-    """Returns what each power of two loses of gradients, which are those of scale 1."""
+    """Returns the losses for each loss scale; `gradients` are those with a scale of 1."""
     return tuple(
         ScaleLoss(e, gradients.underflow(of, e), gradients.overflow(of, e)) for e in _EXPONENTS
     )
 
 
 def best_scale(losses: Iterable[ScaleLoss]) -> ScaleLoss | None:
-    """Returns the scale that loses least; `None` if all make something infinite.
+    """Returns the scale that loses least; `None` if all scales make a gradient infinite.
 
-    A scale that makes something infinite loses the step. Of those within 0.1 % of the least
-    underflow the smallest counts from 1 on, since it leaves most room for larger gradients.
+    A scale that makes a gradient infinite loses the whole step. Among the scales of 1 and above
+    whose underflow is within 0.1 % of the least, the smallest wins, because it leaves most room for
+    larger gradients.
     """
     held = [each for each in losses if not each.overflow]
     if not held:

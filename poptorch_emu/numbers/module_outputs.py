@@ -1,4 +1,4 @@
-"""Outputs of modules that the user has, by the paths of the modules, as a run."""
+"""A run that consists of module outputs given by the user, by the paths of the modules."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from poptorch_emu.numbers.run import Direction, Place, Run, Value
 
 
 class ModuleOutputs:
-    """Outputs of modules, each of one micro-batch or of all of a window.
+    """Outputs of modules, each from one micro-batch or from all micro-batches of a window.
 
-    A module's output is the last result of its forward that has such a shape, of the last call.
+    The output of a module is the last result in its last forward that has the shape of the output.
 
     Attributes:
-        matched: our values, and those that stand for them here.
+        matched: numbers of our values, with the numbers of their outputs here.
     """
 
     title = "outputs of modules"
 
     def __init__(self, outputs: Mapping[str, Any], observed: ObservedGraph, ours: Run) -> None:
-        """Finds the modules.
+        """Finds the value of our run for each output.
 
         Raises:
-            Error: there is no such module, or its output has another shape.
+            Error: the model has no such module, or the module has no result of the output's shape.
         """
         self.places: tuple[Place, ...] = ours.places
         self._tensors: list[list[torch.Tensor]] = []
@@ -51,7 +51,7 @@ class ModuleOutputs:
         self.values = tuple(values)
 
     def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns an output at a place; `None` where only the first micro-batch is known."""
+        """Returns an output at a place; `None` if only the first micro-batch was given."""
         number, parts = self.places.index(place), self._tensors[index]
         return parts[number] if number < len(parts) else None
 
@@ -65,7 +65,7 @@ def _forward_values(observed: ObservedGraph) -> list[fx.Node]:
 
 
 def _tensor(path: str, output: Any) -> torch.Tensor:
-    """Returns the output, of several the first."""
+    """Returns the output, or the first tensor in a structure of several outputs."""
     while isinstance(output, (list, tuple, dict)) and len(output) > 0:
         output = next(iter(output.values() if isinstance(output, dict) else output))
     if not isinstance(output, torch.Tensor):

@@ -1,8 +1,8 @@
-"""Where the numbers of a run begin not to be finite.
+"""Search for the first value of a run that is not finite.
 
-An infinity on purpose, such as in a mask, does no harm: something counts as found only if a loss,
-an output, a gradient or a weight is not finite in the end. Then it is the first NaN, or without
-one the first infinity that is made of finite numbers.
+An infinity on purpose, such as in a mask, does no harm. Therefore a value is reported only if a
+loss, an output, a gradient or a weight is not finite at the end. The report names the first NaN or,
+without a NaN, the first infinity whose inputs are finite.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from poptorch_emu.numbers.run import FIRST, Direction, Place, Run, Value
 
 @dataclass(frozen=True)
 class Found:
-    """A value that is not finite.
+    """A value with elements that are not finite.
 
     Attributes:
-        value: where it comes from.
-        place: micro-batch and replica.
-        num_nan: how many elements are NaN.
-        num_infinite: how many are infinite.
-        num_elements: how many there are.
-        inputs: of the operation, each with its largest magnitude.
+        value: description of the value.
+        place: (micro-batch, replica) of the value.
+        num_nan: number of elements that are NaN.
+        num_infinite: number of infinite elements.
+        num_elements: number of all elements.
+        inputs: (title, largest magnitude) of each input of the operation.
     """
 
     value: Value
@@ -40,12 +40,12 @@ class Found:
 
 @dataclass(frozen=True)
 class FirstNonfinite:
-    """What is not finite in a run.
+    """The first value of a run that is not finite, and the results that it spoils.
 
     Attributes:
-        first: where it begins; `None` if all that leaves the window is finite.
-        overflow: the first infinity before it that is made of finite numbers, if there is one.
-        reached: names of what is not finite in the end.
+        first: first value that is not finite; `None` if all results of the window are finite.
+        overflow: first infinity with finite inputs, if it comes before `first`.
+        reached: titles of the results that are not finite.
     """
 
     first: Found | None
@@ -53,12 +53,12 @@ class FirstNonfinite:
     reached: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Returns whether something is not finite."""
+        """Returns whether any result is not finite."""
         return self.first is not None
 
 
 def first_nonfinite(observed: ObservedGraph, run: Run) -> FirstNonfinite:
-    """Returns where the numbers of a run begin not to be finite."""
+    """Returns the first value of a run that is not finite, if any result is not finite."""
     reached = tuple(dict.fromkeys(_reached(observed, run)))
     if not reached:
         return FirstNonfinite(None)
@@ -72,7 +72,7 @@ def first_nonfinite(observed: ObservedGraph, run: Run) -> FirstNonfinite:
 
 
 def _found(observed: ObservedGraph, run: Run) -> Iterator[tuple[Found, bool]]:
-    """Yields what is not finite in the order of the run, and whether its inputs are finite."""
+    """Yields values that are not finite, in run order, and whether their inputs are finite."""
     for number, value in enumerate(run.values):
         found = _of(run, number, FIRST) if value.direction is Direction.GIVEN else None
         if found is not None:
@@ -105,7 +105,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _reached(observed: ObservedGraph, run: Run) -> Iterator[str]:
-    """Yields what leaves the window and is not finite."""
+    """Yields the titles of the window's results that are not finite."""
     ends = {
         observed.numbers[node]: str(sink)
         for sink, node in observed.graph.results

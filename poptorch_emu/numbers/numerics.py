@@ -1,7 +1,7 @@
-"""What half precision loses in a window, operation by operation, and which loss scale loses least.
+"""Losses by half precision in a window, for each operation, and the loss scale that loses least.
 
-Magnitudes are those of a float64 shadow: of a number that became zero only the shadow still knows
-how small it was.
+Magnitudes come from a float64 shadow, because only the shadow still has the magnitude of a number
+that became zero in the run.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from poptorch_emu.numbers.run import Direction, Value
 
 @dataclass(frozen=True)
 class OperationNumbers:
-    """The numbers of one result of an operation, over all micro-batches and replicas.
+    """Measurements of one result of an operation, over all micro-batches and replicas.
 
     Attributes:
-        value: where it comes from.
-        magnitudes: of the shadow, with the loss scale that the run had.
-        overflow: share of the numbers that become infinite in the type.
-        flushed: share that becomes zero; both, and the next, are of those that are not zero.
-        subnormal: share that loses digits, since it is below the normal numbers.
-        error: of the run, as the root of the mean square, relative to that of the shadow; `None`
-            where there is no shadow, infinity where the run is not finite and the shadow is.
-        input_error: the largest error of what the operation reads.
-        at_one: what the magnitudes are with a loss scale of 1; `None` where it changes nothing.
+        value: description of the value.
+        magnitudes: magnitudes in the shadow, with the loss scale of the run.
+        overflow: share of the nonzero numbers that become infinite in the value's type.
+        flushed: share of the nonzero numbers that become zero.
+        subnormal: share of the nonzero numbers that lose digits, because they are subnormal.
+        error: root of the mean square error, relative to that of the shadow; `None` without a
+            shadow, infinity if only the run is not finite.
+        input_error: largest `error` among the inputs of the operation.
+        at_one: magnitudes with a loss scale of 1; `None` if the value does not depend on it.
     """
 
     value: Value
@@ -50,7 +50,7 @@ class OperationNumbers:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether it is proportional to the loss scale."""
+        """Whether the value is proportional to the loss scale."""
         return self.at_one is not None
 
     @property
@@ -61,11 +61,11 @@ class OperationNumbers:
 
 @dataclass(frozen=True)
 class UpdateNumbers:
-    """The update of a weight of half precision.
+    """Losses in the update of a half-precision weight.
 
     Attributes:
-        name: of the weight.
-        lost: share of the elements whose update is not zero and too small to change them when it is
+        name: name of the weight.
+        lost: share of the nonzero updates that are too small to change the weight when it is
             rounded to the nearest.
     """
 
@@ -75,13 +75,13 @@ class UpdateNumbers:
 
 @dataclass(frozen=True)
 class ModuleGradients:
-    """The gradients that a module computes.
+    """Underflow in the gradients that a module computes.
 
     Attributes:
-        module: dotted path.
+        module: dotted path of the module.
         at_one: share that underflows with a loss scale of 1.
-        at_present: share that underflows with the scale that the run had.
-        at_best: share that underflows with the best scale; `None` if there is none.
+        at_present: share that underflows with the loss scale of the run.
+        at_best: share that underflows with the best loss scale; `None` if there is none.
     """
 
     module: str
@@ -92,19 +92,20 @@ class ModuleGradients:
 
 @dataclass(frozen=True)
 class Numerics:
-    """The numbers of a window in half precision.
+    """Losses by half precision in a window.
 
     Attributes:
-        operations: in the order of the graph.
-        updates: of weights of half precision; empty where that cannot be said.
-        gradients: of each module, the worst first.
-        loss_scaling: that the run had.
-        scales: what each power of two as a loss scale loses.
-        best: the one that loses least; `None` if there is no gradient of half precision.
-        dtype: the type of half precision.
-        is_supposed: whether the model has none, and shares are those that float16 would have.
-        rounds_stochastically: whether weights are rounded at random.
-        notes: what is not known, and why.
+        operations: measurements of all values, in the order of the graph.
+        updates: losses in updates of half-precision weights; empty if they cannot be computed.
+        gradients: underflow in the gradients of each module, the worst first.
+        loss_scaling: loss scale of the run.
+        scales: losses with each power of two as the loss scale.
+        best: loss scale that loses least; `None` without half-precision gradients.
+        dtype: half-precision type of the model.
+        is_supposed: whether the model has no half-precision values, so that shares are those that
+            float16 would have.
+        rounds_stochastically: whether weights are rounded stochastically.
+        notes: sentences that say what is not known, and why.
     """
 
     operations: tuple[OperationNumbers, ...]
@@ -119,25 +120,25 @@ class Numerics:
     notes: tuple[str, ...] = ()
 
     def magnitudes(self, direction: Direction) -> Magnitudes:
-        """Returns those of all values of half precision of a direction."""
+        """Returns the magnitudes of all half-precision values in a direction."""
         chosen = (o for o in self.operations if self.has_half(o.value))
         return Magnitudes.together(o.magnitudes for o in chosen if o.value.direction is direction)
 
     @property
     def scaled_gradients(self) -> Magnitudes:
-        """Those of all gradients of half precision, with the loss scale that the run had."""
+        """Magnitudes of all half-precision gradients, with the loss scale of the run."""
         chosen = (o for o in self.operations if o.is_scaled and self.has_half(o.value))
         return Magnitudes.together(o.magnitudes for o in chosen)
 
     def has_half(self, value: Value) -> bool:
-        """Returns whether a value counts as one of half precision."""
+        """Returns whether a value counts as a half-precision value."""
         return self.is_supposed or value.dtype in HALF_TYPES
 
     def to_keep_wide(self) -> list[OperationNumbers]:
         """Returns the operations that lose too much in half precision whatever the loss scale.
 
-        They overflow, or their own error is far above that of what they read. Assumed: 16 times as
-        much, and more than eight units of the last place.
+        An operation is in the list if it overflows, or if its error is far above that of its
+        inputs. Assumed: 16 times as large, and more than eight units of the last place.
         """
         return [each for each in self.operations if self._is_too_much(each)]
 
@@ -145,7 +146,7 @@ class Numerics:
         if not self.has_half(each.value) or each.value.direction is Direction.GIVEN:
             return False
         if each.is_scaled:
-            # Underflow is a matter of the scale, and so is overflow where some scale has none.
+            # Another loss scale can avoid underflow, and overflow too if any scale is free of it.
             return bool(each.overflow) and self.best is None
         unit = torch.finfo(self.dtype).eps
         if each.overflow or self.is_supposed:
@@ -154,7 +155,7 @@ class Numerics:
 
 
 def shares(magnitudes: Magnitudes, of: TypeRange) -> tuple[float, float, float]:
-    """Returns which shares of numbers overflow, become zero and lose digits in a type."""
+    """Returns the shares of numbers that overflow, become zero and lose digits in a type."""
     return magnitudes.overflow(of), magnitudes.flushed(of), magnitudes.subnormal(of)
 
 
@@ -166,7 +167,7 @@ def found_numerics(
     rounds_stochastically: bool = False,
     notes: Iterable[str] = (),
 ) -> Numerics:
-    """Returns what a walk has found, with the loss scale that loses least."""
+    """Returns the result of a walk, with the loss scale that loses least."""
     rows = list(operations)
     half = [row for row in rows if row.value.dtype in HALF_TYPES]
     is_supposed = not half

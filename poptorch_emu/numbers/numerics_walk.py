@@ -1,4 +1,4 @@
-"""Walks through a run of half precision beside its shadow, and takes the numbers of each value."""
+"""Measures each value of a half-precision run against its float64 shadow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from poptorch_emu.numbers.shadow import Shadow
 
 @dataclass
 class _Sums:
-    """What is added up of one value over all places."""
+    """Sums over all places for one value."""
 
     magnitudes: list[Magnitudes]
     at_one: list[Magnitudes] = field(default_factory=list)
@@ -31,10 +31,10 @@ class _Sums:
 
 
 class NumericsWalk:
-    """Walks through a run beside its shadow.
+    """Walks through a run and its shadow, place by place.
 
     Attributes:
-        gradients: sums of the shadow's gradients over all places, of the weights that were named.
+        gradients: sums of the shadow's gradients over all places, for the weights in `wanted`.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class NumericsWalk:
         wanted: Iterable[str] = (),
         on_step: Callable[[], object] = lambda: None,
     ) -> None:
-        """Takes a run.
+        """Walks through all places of a run.
 
         Args:
-            observed: what it was made of.
-            run: has the values.
-            loss_scaling: that it had.
-            wanted: names of the weights whose gradients are added up.
-            on_step: called after each value of each place.
+            observed: graph that the engine ran.
+            run: values of that run.
+            loss_scaling: loss scale of that run.
+            wanted: names of the weights whose gradients are summed.
+            on_step: function that is called after each value of each place.
         """
         self._observed, self._run, self._on_step = observed, run, on_step
         self._loss_scaling = loss_scaling
@@ -105,7 +105,7 @@ class NumericsWalk:
             self.gradients[name] = value.float() if total is None else total.add_(value)
 
     def operations(self) -> Iterator[OperationNumbers]:
-        """Yields what is known of each value; shares are those of its own type."""
+        """Yields the measurements of each value; shares refer to the value's own type."""
         yield from self._of_window(Direction.GIVEN)
         errors: dict[int, float] = {}
         for node, number in self._observed.numbers.items():
@@ -119,14 +119,14 @@ class NumericsWalk:
         yield from self._of_window(Direction.UPDATE)
 
     def _of_window(self, direction: Direction) -> Iterator[OperationNumbers]:
-        """Yields what is there once a window."""
+        """Yields the measurements of values that exist once in a window."""
         observed = set(self._observed.numbers.values())
         for number, value in enumerate(self._run.values):
             if number in observed or value.direction is not direction:
                 continue
             tensor = self._run.read(number, FIRST)
             if tensor is not None and tensor.is_floating_point():
-                # What is given is exact, and an update has no shadow.
+                # Inputs and weights are exact; updated weights have no shadow to compare with.
                 has_shadow = direction is Direction.GIVEN
                 sums = _Sums([Magnitudes.of(tensor)], has_shadow=has_shadow)
                 yield _row(value, sums, 0.0)
@@ -148,9 +148,9 @@ def _error(sums: _Sums) -> float | None:
 
 
 def _scaled(observed: ObservedGraph) -> set[fx.Node]:
-    """Returns the values of backward that are proportional to the first gradient.
+    """Returns the values of the backward pass that are proportional to the loss scale.
 
-    Back-propagation starts with it: it is the first operation of backward.
+    The first operation of the backward pass makes the gradient of the loss, and so holds the scale.
     """
     found: set[fx.Node] = set()
     for node in observed.graph.fx.nodes:

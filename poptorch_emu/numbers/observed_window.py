@@ -1,4 +1,4 @@
-"""A window on the engine whose values can be read as long as they are asked for."""
+"""A window on the engine with recorded values, which can be read until its context ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from poptorch_emu.numbers.run import Progress, Run, unseen
 
 @dataclass(frozen=True)
 class ObservedWindow:
-    """A run on the engine, and what it was made of.
+    """A run on the engine, with its inputs and its graph.
 
     Attributes:
-        request: of the window.
-        start: with what it started.
-        graph: what ran.
-        run: its values.
-        progress: shows how far runs are.
+        request: model and inputs of the window.
+        start: weights and state at the start of the window.
+        graph: graph that the engine ran.
+        run: recorded values.
+        progress: display of the progress of further runs.
     """
 
     request: Request
@@ -35,7 +35,7 @@ class ObservedWindow:
 def observed_window(
     request: Request, start: Start, make: MakeObserved, progress: Progress = unseen
 ) -> Iterator[ObservedWindow]:
-    """Runs a window; its values wait in a temporary file until the context ends.
+    """Runs a window; its values stay in a temporary file until the context ends.
 
     Arguments and errors are those of `run_engine`.
     """

@@ -1,4 +1,4 @@
-"""Two runs that belong together, and what each of them has at one micro-batch of one replica."""
+"""Two runs of a model, and their values at one micro-batch of one replica."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from poptorch_emu.numbers.run import Place, Run, Value
 from poptorch_emu.numbers.side import Expectation, Side
 from poptorch_emu.numbers.verdicts import Verdict, judged, same_bits
 
-# Settings further apart than this are not the same number.
+# Two settings with a larger relative difference are different numbers.
 _SAME_SETTING = 1e-6
-# Assumed: a mask hides numbers behind ones at least as large.
+# Assumed: numbers from 10,000 on serve only to mask elements, so their exact size does not matter.
 _HIDING = 1e4
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs and how they belong together.
+    """Two runs and the pairs of values in them.
 
     Attributes:
-        graph: ours.
-        numbers: of the values of our nodes, in our run.
-        matched: numbers of our values, and of the same values in the other run.
-        loss_scaling: with which back-propagation starts.
-        is_certain: whether the user has said what belongs together.
+        graph: our graph.
+        ours: this run.
+        theirs: the other run.
+        numbers: number of each node's value in this run.
+        matched: numbers of this run's values, with those of the same values in the other run.
+        loss_scaling: factor by which the loss is multiplied before back-propagation.
+        is_certain: whether the user has named the pairs, so that no other pairs are tried.
     """
 
     graph: Graph
@@ -43,19 +45,19 @@ class Pair:
     is_certain: bool = False
 
     def value(self, node: fx.Node) -> Value:
-        """Returns what a node is in our run."""
+        """Returns the description of a node's value in this run."""
         return self.ours.values[self.numbers[node]]
 
 
 class PairAtPlace:
-    """Both runs at one place, by the nodes of our graph.
+    """The values of both runs at one place, by the nodes of our graph.
 
     Attributes:
-        pair: the runs.
-        ours: our values.
-        theirs: those of the other run.
-        their_numbers: of the other run's values, by our nodes; they change when another value
-            turns out to be the right one.
+        pair: the two runs.
+        ours: values of this run.
+        theirs: values of the other run.
+        their_numbers: number of each node's value in the other run; it changes if another value
+            turns out to be the right counterpart.
     """
 
     def __init__(
@@ -72,14 +74,14 @@ class PairAtPlace:
         self._quick: dict[tuple[bool, fx.Node], Quick | None] = {}
 
     def of_side(self, node: fx.Node, tensor: torch.Tensor, *, is_ours: bool) -> Verdict | None:
-        """Returns whether one run's value is what the operation makes of that run's inputs."""
+        """Returns the verdict on one run's value, given that run's inputs; `None` if unknown."""
         if self._is_quickly_explained(node, tensor, is_ours=is_ours):
             return Verdict.REORDERED
         expected = self._expectation(operation_of(node), is_ours=is_ours)
         return None if expected is None else judged(expected, result_number(node), tensor)
 
     def is_theirs_explained(self, node: fx.Node) -> bool:
-        """Returns whether the other run's value is what our operation makes, but for rounding."""
+        """Returns whether rounding explains the other run's value, given that run's inputs."""
         theirs = self.theirs.own(node)
         if theirs is not None and self._is_quickly_explained(node, theirs, is_ours=False):
             return True
@@ -95,7 +97,7 @@ class PairAtPlace:
         return self.pair.theirs.read(number, self._their_place)
 
     def forget(self, operation: fx.Node) -> None:
-        """Drops what was made of an operation whose results are used no more."""
+        """Drops everything computed for an operation whose results are no longer needed."""
         self.ours.forget(operation)
         self.theirs.forget(operation)
         for is_ours in (True, False):
@@ -103,14 +105,14 @@ class PairAtPlace:
             self._quick.pop((is_ours, operation), None)
 
     def forget_theirs(self) -> None:
-        """Drops what was made of the other run's values, since others are known now."""
+        """Drops everything computed from the other run's values, because pairs have changed."""
         self.theirs.forget_all()
         self._expected = {key: value for key, value in self._expected.items() if key[0]}
         self._quick = {key: value for key, value in self._quick.items() if key[0]}
 
     @contextmanager
     def wide_sums(self) -> Iterator[None]:
-        """Takes what is made of the other run's values to be as near as sums in float32 are."""
+        """Assumes in a context that the other run's missing values have sums in float32."""
         self.forget_theirs()
         self.theirs.has_wide_sums = True
         try:
@@ -129,7 +131,7 @@ class PairAtPlace:
         return found
 
     def other_setting(self, node: fx.Node) -> str:
-        """Returns which number or word among the arguments is another one in the other run."""
+        """Returns a sentence on a setting that differs between the runs; "" if all are equal."""
         ours, theirs = self.pair.value(node).settings, self._their_value(node).settings
         for name in ours.keys() & theirs.keys():
             if not _is_same(ours[name], theirs[name]):
@@ -137,7 +139,7 @@ class PairAtPlace:
         return ""
 
     def is_set_otherwise(self, node: fx.Node) -> bool:
-        """Returns whether both runs have the same operation on the same numbers, set otherwise."""
+        """Returns whether both runs apply one operation to equal inputs with different settings."""
         operation = operation_of(node)
         return (
             self.pair.value(node).kind == self._their_value(node).kind
@@ -164,7 +166,7 @@ class PairAtPlace:
 
 
 def _is_same(one: object, two: object) -> bool:
-    """Returns whether two settings are the same, or both hide what a mask leaves out."""
+    """Returns whether two settings are equal, or both so large that they only mask elements."""
     if not (isinstance(one, float) and isinstance(two, float)):
         return type(one) is not type(two) or one == two
     hides = min(abs(one), abs(two)) >= _HIDING

@@ -44,18 +44,18 @@ class _Row:
 
 
 class Notebook:
-    """Keeps what is found at all places.
+    """Results of the walk, over all places.
 
     Attributes:
-        their_numbers: of the other run's values, by our nodes; they change when another value
-            turns out to be the right one.
-        first: the first difference of each verdict.
-        compared: the numbers of our values that were judged.
-        last_uses: for each node the operations whose results nobody reads after it.
+        their_numbers: number of each node's value in the other run; it changes if another value
+            turns out to be the right counterpart.
+        first: first difference for each verdict.
+        compared: numbers of this run's values that were judged.
+        last_uses: for each node, the operations whose results nobody reads after it.
     """
 
     def __init__(self, pair: Pair) -> None:
-        """Takes the runs, of which nothing is known yet."""
+        """Prepares the results for two runs, from the pairs that the runs have at first."""
         self.their_numbers = {
             node: pair.matched[number]
             for node, number in pair.numbers.items()
@@ -69,14 +69,14 @@ class Notebook:
 
     @property
     def modules(self) -> tuple[ModuleRow, ...]:
-        """What is known of each module and direction, in the order of the graph."""
+        """Summary for each module and direction, in the order of the graph."""
         return tuple(
             ModuleRow(module, direction, row.verdict, row.num_values, row.num_equal, row.relative)
             for (module, direction), row in self._rows.items()
         )
 
     def note(self, number: int, verdict: Verdict, relative: float) -> None:
-        """Counts a value."""
+        """Counts a judged value in the row of its module."""
         value = self._values[number]
         self.compared.add(number)
         row = self._rows[value.module, value.direction]
@@ -87,7 +87,7 @@ class Notebook:
 
 
 class PlaceWalk:
-    """The walk at one micro-batch of one replica."""
+    """The walk at one micro-batch of one replica, with its nodes judged so far."""
 
     def __init__(self, notebook: Notebook, pair: Pair, ours: Place, theirs: Place) -> None:
         self._notebook, self._pair, self._at = notebook, pair, ours
@@ -144,7 +144,7 @@ class PlaceWalk:
     def _found(
         self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor
     ) -> tuple[Judgement, torch.Tensor] | None:
-        """Returns what is found of a value, and the other run's; `None` if that has none."""
+        """Returns the judgement and the other run's value; `None` if the other run has none."""
         if node.op == "placeholder":
             return given_apart(ours, theirs), theirs
         if self._pair.value(node).is_random:
@@ -194,7 +194,7 @@ class PlaceWalk:
     def _finite_fault(
         self, node: fx.Node, ours: torch.Tensor, theirs: torch.Tensor
     ) -> Judgement | None:
-        """Returns what begins to be not finite in one of both runs alone."""
+        """Returns the judgement on a value that is not finite in one run only, else `None`."""
         if not (ours.is_floating_point() and theirs.is_floating_point()):
             return None
         if is_finite(ours) and is_finite(theirs):

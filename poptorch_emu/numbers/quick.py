@@ -1,8 +1,9 @@
-"""An operation computed once in float32: most values need no more to be known as rounding alone.
+"""Checks values against one computation in float32, which is enough for most of them.
 
-What is found here is within the bound of `rounding` from the exact result: magnitudes are no larger
-than those there, and half of the bound is left to the error of PyTorch's own result. (Assumed: it
-adds up in several parts, and is far nearer.) What is not found here is not known to be wrong.
+A value that passes here is within the bound of `rounding` of the exact result, because magnitudes
+here are no larger than there, and half of the bound is left for the error of PyTorch's own result.
+(Assumed: PyTorch adds in several parts, so that its error is far smaller.) A value that fails here
+may still be correct.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from poptorch_emu.numbers.rounding import (
 from poptorch_emu.torch_versions import OpOverload, pytree
 
 _UNIT = unit_roundoff(torch.float32)
-# How many terms of a product of matrices stand for all of them.
+# Number of terms of a matrix product that serve as a sample of all terms.
 _NUM_TERMS_READ = 32
-# Relative changes of arguments that float32 shows to two digits.
+# Relative change of the arguments, large enough that float32 shows its effect to two digits.
 _STEP = 2.0**-10
 
 
 class Quick:
-    """An operation in float32."""
+    """An operation computed in float32."""
 
     def __init__(self, target: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Runs the operation.
 
         Args:
-            target: of a graph.
-            args: with tensors of any type but float64.
-            kwargs: likewise.
+            target: operator of a graph.
+            args: positional arguments, with tensors of any type except float64.
+            kwargs: keyword arguments, likewise.
 
         Raises:
-            Exception: what PyTorch raises, where there is no such operation in float32.
+            Exception: PyTorch cannot run the operator in float32.
         """
         self._target, self._kind = target, kind_of(target)
         self._arguments = pytree.tree_map(_in_float32, (tuple(args), dict(kwargs)))
@@ -59,7 +60,7 @@ class Quick:
         self._moved: list[Any] | None = None
 
     def explains(self, result: int, tensor: torch.Tensor) -> bool:
-        """Returns whether a value is the result but for rounding; false if that is not sure."""
+        """Returns whether rounding explains the distance of a value; false if that is not sure."""
         made = self._results[result]
         if made is None or made.shape != tensor.shape:
             return False
@@ -70,7 +71,7 @@ class Quick:
         if tensor.dtype is torch.float64 or self._kind in EXACT:
             return False
         off, size = (tensor - made).abs_(), made.abs()
-        # A result of a short type is rounded once more.
+        # A half-precision result has one more rounding than the float32 result here.
         last = unit_roundoff(tensor.dtype) * (1 - 2.0**-8) if tensor.dtype in HALF_TYPES else 0.0
         factor = gamma(self._num_terms(), _UNIT) / 2
         if bool((off <= (factor + last) * size).all()):
@@ -93,7 +94,7 @@ class Quick:
         return longest(self._arguments, self._results)
 
     def _magnitudes(self, result: int) -> Iterator[torch.Tensor]:
-        """Yields what is no more than the magnitudes of all terms together, the cheapest first."""
+        """Yields lower bounds of the sum of the magnitudes of all terms, the cheapest first."""
         args, kwargs = self._arguments
         if self._kind in MATRICES and len(args) < 4 and not kwargs:
             left, right = args[-2:]
@@ -110,7 +111,7 @@ class Quick:
             yield size + sum(leaf.abs() for leaf in leaves)
 
     def _changes(self) -> list[Any]:
-        """Returns what a relative change of the arguments does to each row of the results."""
+        """Returns the effect of a relative change of the arguments on each row of the results."""
         if self._moved is None:
             generator = torch.Generator().manual_seed(0)
 

@@ -1,14 +1,14 @@
-"""How far rounding can take the result of an operation from the exact one.
+"""Bounds on the distance between the computed result of an operation and the exact one.
 
-With unit roundoff u, a sum of n terms in any order is within gamma(n) = n u / (1 - n u) of the
-exact one, times the sum of the magnitudes of its terms. Source: Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd edition, section 3.1 and 4.2.
+With unit roundoff u, a sum of n terms in any order differs from the exact sum by at most gamma(n) =
+n u / (1 - n u), times the sum of the magnitudes of its terms. Source: Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd edition, section 3.1 and 4.2.
 
-* Products of matrices, convolutions and sums: this bound, with n and the sum of the magnitudes
-  found by running the operation on ones and on magnitudes.
+* Products of matrices, convolutions and sums: this bound. Running the operation on ones gives n,
+  and running it on magnitudes gives the sum of the magnitudes.
 * Elementwise functions: n = 8, with each argument's magnitude times the derivative.
-* Others, such as a softmax or a norm: n is the longest axis that they reduce, and what a relative
-  error of each argument does to the result is measured, with signs drawn at random.
+* Others, such as a softmax or a norm: n is the longest axis that they reduce. The effect of a
+  relative error of each argument is measured, with signs drawn at random.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PRODUCTS = frozenset({
     "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "outer", "addbmm",
     "convolution", "convolution_backward",
 })  # fmt: skip
-# Of these, what tells by its shape how many terms a sum has; three arguments add to the first one.
+# Operators whose shapes tell how many terms a sum has. With three arguments the first is an addend.
 MATRICES = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 SUMS = frozenset({
     "sum", "mean", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "nansum",
     "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
     "max_pool2d_with_indices_backward", "index_put", "slice_backward", "select_backward",
 })  # fmt: skip
-# Where the result is a choice among numbers that are there already.
+# Operators that only select, copy or negate numbers, so that they round nothing.
 EXACT = frozenset({
     "relu", "threshold_backward", "embedding", "index", "index_select", "gather", "cat", "stack",
     "where", "max_pool2d_with_indices", "neg", "abs", "clone", "copy", "_to_copy", "masked_fill",
@@ -48,7 +48,7 @@ EXACT = frozenset({
     "max_pool2d", "arange", "bernoulli", "randint", "_unsafe_view", "hardtanh", "fill", "tril",
     "triu", "_softmax_backward_mask", "max_pool1d", "argmax", "argmin",
 })  # fmt: skip
-# Functions that PyTorch computes by differences, so that a small result has a large one's error.
+# Functions that PyTorch computes by subtraction: a small result has the error of large terms.
 ACTIVATIONS = frozenset({
     "gelu", "gelu_backward", "silu", "silu_backward", "elu", "elu_backward", "mish",
     "mish_backward", "softplus", "softplus_backward", "hardswish", "hardswish_backward",
@@ -63,25 +63,25 @@ _STEP = 2.0**-20
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """Returns how far rounding to a type takes a number, relative to it."""
+    """Returns the largest relative error of rounding to a type."""
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0  # Integers are exact.
 
 
 def underflow(dtype: torch.dtype) -> float:
-    """Returns by how much a number near zero may be off: the distance of two subnormal ones."""
+    """Returns the largest error of a number near zero: the distance of two subnormal numbers."""
     if not dtype.is_floating_point:
         return 0.0
     return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
 
 
 def gamma(num_terms: int, unit: float) -> float:
-    """Returns the bound of the relative error of a sum; infinity where there is none."""
+    """Returns the bound of the relative error of a sum; infinity if it has no bound."""
     product = num_terms * unit
     return product / (1 - product) if product < 1 else math.inf
 
 
 def likely_gamma(num_terms: int, unit: float) -> float:
-    """Returns what the error of a sum in a short type hardly ever passes: roundings of any sign.
+    """Returns a bound that a sum in a short type hardly ever exceeds, for roundings of any sign.
 
     Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis (2019), with
     lambda = 6.
@@ -99,11 +99,11 @@ def results_of(target: OpOverload, arguments: Any) -> Tensors:
 
 @dataclass(frozen=True)
 class Bound:
-    """How far from the exact result each element of a tensor may be.
+    """The largest distance of each element of a tensor from the exact result.
 
     Attributes:
-        tight: with sums in float32, or in the type itself if that is wider.
-        loose: with sums in the short type, where there is one; else the same.
+        tight: bound if sums are in float32, or in the value's own type if that is wider.
+        loose: bound if sums are in the short type; the same as `tight` if no type is short.
     """
 
     tight: torch.Tensor
@@ -111,18 +111,18 @@ class Bound:
 
 
 class Exact:
-    """An operation computed in float64, with what rounding may do to it."""
+    """An operation computed in float64, with bounds for the effect of rounding."""
 
     def __init__(self, target: OpOverload, args: Any, kwargs: Any) -> None:
         """Runs the operation.
 
         Args:
-            target: of a graph.
-            args: with tensors of any type; they are widened.
-            kwargs: likewise.
+            target: operator of a graph.
+            args: positional arguments; tensors of any floating-point type, which are widened.
+            kwargs: keyword arguments, likewise.
 
         Raises:
-            Exception: what PyTorch raises, where there is no such operation in float64.
+            Exception: PyTorch cannot run the operator in float64.
         """
         self._target = target
         self._arguments = widened((tuple(args), dict(kwargs)))
@@ -131,12 +131,12 @@ class Exact:
         self._num_terms = 0
 
     def bound(self, result: int, dtype: torch.dtype, short: torch.dtype | None) -> Bound:
-        """Returns the bound of a result of floating-point numbers.
+        """Returns the bound for a floating-point result.
 
         Args:
-            result: which one.
-            dtype: its type.
-            short: the shortest type among those of the result and the arguments, if it has 16 bits.
+            result: index of the result.
+            dtype: type of the run's value.
+            short: 16-bit type of the result or of an argument; `None` if none of them has 16 bits.
         """
         if self._scales is None:
             self._scales, self._num_terms = self._measured()
@@ -154,10 +154,10 @@ class Exact:
         return Bound(tight, tight + loose)
 
     def spread(self, slack: Sequence[tuple[int, torch.Tensor]]) -> Tensors:
-        """Returns by how much the results change when arguments change by as much as given.
+        """Returns how much the results change when arguments change by as much as `slack` says.
 
         Args:
-            slack: numbers of tensors among all arguments, and how far each element may be off.
+            slack: (index among all tensor arguments, largest error of each element).
         """
         by_number = dict(slack)
 
@@ -206,7 +206,7 @@ class Exact:
     def _changes(
         self, change: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> Tensors:
-        """Returns the largest change of a row of each result, when arguments are changed."""
+        """Returns the largest change in each row of the results if `change` moves arguments."""
         generator = torch.Generator().manual_seed(0)
         changes = [_zeros(each) for each in self.results]
         leaves, spec = pytree.tree_flatten(self._arguments)
@@ -228,20 +228,20 @@ class Exact:
 
 
 def num_terms_of_matrices(args: Sequence[Any]) -> int:
-    """Returns how many terms a product of matrices adds up, of which an addend may be one."""
+    """Returns how many terms a product of matrices sums; an addend counts as one."""
     is_added_to = len(args) > 2
     return int(args[1 if is_added_to else 0].size(-1)) + is_added_to + 1
 
 
 def sum_of_ones(target: OpOverload, arguments: Any) -> float:
-    """Returns how many terms an operation adds up: its largest result on ones."""
+    """Returns how many terms an operation sums: its largest result on ones."""
     counts = results_of(target, on_floats(torch.ones_like, arguments))
     largest = [c.abs().max().item() for c in counts if is_float(c) and c.numel()]
     return max(largest, default=1.0)
 
 
 def longest(arguments: Any, results: Tensors) -> int:
-    """Returns how many terms the longest sum in an operation may have."""
+    """Returns an upper estimate of the terms in the longest sum of an operation."""
     tensors = [v for v in pytree.tree_leaves(arguments) if isinstance(v, torch.Tensor)]
     axes = [size for tensor in tensors for size in tensor.shape]
     read = max((tensor.numel() for tensor in tensors), default=1)
@@ -250,7 +250,7 @@ def longest(arguments: Any, results: Tensors) -> int:
 
 
 def widened(arguments: Any) -> Any:
-    """Returns arguments with float64 in the place of all types of floating-point numbers."""
+    """Returns arguments with all floating-point types replaced by float64."""
     return pytree.tree_map(_wide, arguments)
 
 
@@ -263,12 +263,12 @@ def _wide(value: Any) -> Any:
 
 
 def is_float(value: Any) -> bool:
-    """Returns whether a value is a tensor of floating-point numbers."""
+    """Returns whether a value is a floating-point tensor."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def on_floats(function: Callable[[torch.Tensor], torch.Tensor], values: Any) -> Any:
-    """Returns arguments after a function has changed each tensor of floating-point numbers."""
+    """Returns arguments with `function` applied to each floating-point tensor."""
     return pytree.tree_map(lambda value: function(value) if is_float(value) else value, values)
 
 
@@ -285,7 +285,7 @@ def _difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 
 def _by_row(value: torch.Tensor) -> torch.Tensor:
-    """Returns the largest number of each row: one draw of signs may leave a number as it was."""
+    """Repeats the largest number of each row, since one draw of signs may cancel in an element."""
     if value.dim() == 0 or value.numel() == 0:
         return value
     return value.amax(-1, keepdim=True).expand(value.shape)

@@ -1,8 +1,8 @@
-"""What one run of a model computed: a list of values, each with where it comes from.
+"""The values that one run of a model computed, each with a description of its origin.
 
-A value is one result of one operation; what names a tensor from outside (an input, a parameter, a
-gradient, a weight after the update) is a value with a name. A window computes a value several
-times, once at each *place*: a micro-batch of a replica.
+A value is one result of one operation. A tensor from outside (an input, a parameter, a gradient, a
+weight after the update) is a value with a name. A window computes a value several times, once at
+each *place*: a (micro-batch, replica).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 
 Place = tuple[int, int]
 
-# What belongs to a window, such as a weight after the update, is read here.
+# Place of values that exist once in a window, such as a weight after the update.
 FIRST: Place = (0, 0)
 
-# The kind of a value that has the numbers of another one, and is there for those who ask for it.
+# Kind of a view that leaves its module. Runs keep it for outputs of modules, and never align it.
 VIEW = "view"
 
 
 class Direction(Enum):
-    """In which part of a window a value is made."""
+    """The part of a window that computes a value."""
 
     GIVEN = "given"  # From outside: inputs, parameters and buffers.
     FORWARD = "forward"
@@ -35,16 +35,16 @@ class Direction(Enum):
 
 @dataclass(frozen=True)
 class Value:
-    """Where one value comes from.
+    """The description of a value and its origin.
 
     Attributes:
-        kind: the operator without its namespace, such as "addmm"; "tensor" of a named one.
-        result: which of the results of the operation.
+        kind: operator without its namespace, such as "addmm"; "tensor" for a named tensor.
+        result: index of the value among the results of the operation.
         module: dotted path of the module whose forward was running.
         line: "file:line" of the user's code.
-        name: of a named tensor; else "".
-        settings: the arguments of the operation that are numbers or words, by name.
-        is_random: whether random numbers made it.
+        name: name of a named tensor; "" for other values.
+        settings: numbers and strings among the arguments of the operation, by name.
+        is_random: whether the value consists of random numbers.
     """
 
     kind: str
@@ -60,19 +60,19 @@ class Value:
 
     @property
     def title(self) -> str:
-        """What the operation, or the tensor, is called in a report."""
+        """Name of the tensor or of the operation in reports."""
         if self.name:
             return self.name
         return f"{self.kind}, result {self.result}" if self.result else self.kind
 
 
 def given(name: str, tensor: torch.Tensor) -> Value:
-    """Returns the value that an input, a parameter or a buffer is."""
+    """Returns the description of an input, a parameter or a buffer."""
     return named(name, Direction.GIVEN, tensor)
 
 
 def named(name: str, direction: Direction, tensor: torch.Tensor) -> Value:
-    """Returns the value of a tensor that has a name, which may be that of a parameter."""
+    """Returns the description of a named tensor; its name may contain that of a parameter."""
     module = name.partition(" of ")[2] or name
     path = module.rpartition(".")[0]
     return Value("tensor", 0, direction, path, "", tensor.dtype, tuple(tensor.shape), name)
@@ -95,50 +95,50 @@ def state_name(state: str) -> str:
 
 
 class Run(Protocol):
-    """The values of one run."""
+    """The values of one run, which can be read."""
 
     @property
     def title(self) -> str:
-        """What the run is called in a report."""
+        """Name of the run in reports."""
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """In the order in which they were first made."""
+        """Descriptions of all values, in the order in which they were first computed."""
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Each micro-batch of each replica, in order."""
+        """(micro-batch, replica) of all values, in order."""
 
     def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns value number `index` at a place; `None` if it was not made there."""
+        """Returns value number `index` at a place; `None` if the run has no such value there."""
 
 
-# Shows how far a run is: called with what goes on and how many values it has, it gives a function
-# to be called after each of them.
+# Shows the progress of a run. It receives a description and the number of values, and its context
+# yields a function to call after each value.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], object]]]
 
 
 def unseen(description: str, count: int) -> AbstractContextManager[Callable[[], object]]:
-    """Shows nothing."""
+    """Shows no progress."""
     return nullcontext(lambda: None)
 
 
 class TakenValues:
-    """The values of a run that goes on: which there are, and at which places each was made."""
+    """Descriptions of the values of a run, with the places at which each value exists."""
 
     def __init__(self) -> None:
-        """Begins without any."""
+        """Creates an empty list."""
         self._values: list[Value] = []
         self._places: list[list[Place]] = []
 
     def declare(self, value: Value) -> int:
-        """Adds a value to the list; returns its number."""
+        """Appends the description of a value; returns its number."""
         self._values.append(value)
         self._places.append([])
         return len(self._values) - 1
 
     def _note(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Notes a place of a value; the first one decides on type and shape."""
+        """Records a place of a value; the first tensor determines its type and shape."""
         if not self._places[index]:
             value = self._values[index]
             self._values[index] = replace(value, dtype=tensor.dtype, shape=tuple(tensor.shape))
@@ -146,10 +146,10 @@ class TakenValues:
 
 
 class Sink(Protocol):
-    """Takes the values of a run while it goes on."""
+    """Receiver of the values of a run while it goes on."""
 
     def declare(self, value: Value) -> int:
-        """Adds a value to the list; returns its number."""
+        """Appends the description of a value; returns its number."""
 
     def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Takes value number `index` at a place."""
+        """Receives value number `index` at a place."""

@@ -1,7 +1,7 @@
 """A run in a file: a zip archive with a list in JSON, and the bytes of each value.
 
-Entries are stored as they are, each with the check sum of the format, so that one value after the
-other can be written and read. Reading executes nothing: a file may be anybody's.
+Entries are stored without compression, each with zip's check sum, so that values are written and
+read one by one. Reading executes nothing, so that a file may come from anybody.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _CONTENT = {"format": str, "version": COUNT, "package": str, "torch": str, "valu
 
 
 class RunWriter(TakenValues):
-    """Writes the values of a run as they come; to be used as a context, which ends the file."""
+    """Context manager that writes the values of a run as they come, and completes the file."""
 
     def __init__(self, path: Path) -> None:
-        """Begins a file, in place of what is there."""
+        """Creates the file, and overwrites an existing one."""
         super().__init__()
         self._file = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)
 
@@ -57,13 +57,13 @@ class RunWriter(TakenValues):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        """Writes the list, without which the file is no run."""
+        """Writes the list of values; after an error the list, and so a valid run, is missing."""
         if kind is None:
             self._file.writestr(_LIST, json.dumps(self._content()))
         self._file.close()
 
     def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Writes value number `index` at a place; the first one decides on type and shape."""
+        """Writes value number `index` at a place; its first tensor determines type and shape."""
         self._note(index, place, tensor)
         with self._file.open(_entry(index, place), "w") as entry:
             entry.write(_bytes_of(tensor))
@@ -80,17 +80,17 @@ class RunWriter(TakenValues):
 
 
 class StoredRun:
-    """A run that is read from a file."""
+    """A run whose values are read from a file."""
 
     def __init__(self, file: BinaryIO, title: str) -> None:
-        """Reads the list.
+        """Reads the list of values.
 
         Args:
-            file: stays open as long as values are read.
-            title: what the run is called in reports and errors.
+            file: open file; it must stay open as long as values are read.
+            title: name of the run in reports and errors.
 
         Raises:
-            Error: it is no such file, is damaged, or is of another version.
+            Error: the file is not a recorded run, is damaged, or has another version.
         """
         self.title = title
         try:
@@ -103,7 +103,7 @@ class StoredRun:
         self.places = tuple(sorted(set().union(*self._made)))
 
     def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns value number `index` at a place; `None` if it was not made there.
+        """Returns value number `index` at a place; `None` if the run has no such value there.
 
         Raises:
             Error: the file is damaged.
@@ -123,12 +123,12 @@ def opened(path: Path, title: str = "") -> Iterator[StoredRun]:
     """Opens the file of a run.
 
     Args:
-        path: of a regular file.
-        title: what the run is called; by default the name of the file.
+        path: path of a regular file.
+        title: name of the run in reports; by default the name of the file.
 
     Raises:
-        Error: it is no such file, is damaged, or is of another version.
-        OSError: there is none, or something else has its name.
+        Error: the file is not a recorded run, is damaged, or has another version.
+        OSError: the file does not exist or is not a regular file.
     """
     with open_regular(path) as file:
         yield StoredRun(file, title or path.name)
@@ -144,7 +144,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _little_endian(flat: np.ndarray, width: int) -> np.ndarray:
-    """Turns the bytes of each number around where the computer has them in the other order."""
+    """Converts numbers between the byte order of the computer and little-endian."""
     if sys.byteorder == "little":
         return flat
     return np.ascontiguousarray(flat.reshape(-1, width)[:, ::-1]).reshape(-1)
@@ -161,7 +161,7 @@ def _tensor(data: bytes, value: Value) -> torch.Tensor:
 
 
 def _stored_bytes(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Returns an entry, which must not be packed: a few bytes could become any number."""
+    """Returns an entry; rejects a compressed one, which could expand to any size."""
     entry = archive.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
         raise ValueError(f"{name} is packed")

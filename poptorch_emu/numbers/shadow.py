@@ -1,4 +1,4 @@
-"""The values of a graph in float64, from what a run was given and the random numbers it drew."""
+"""Float64 values of a graph, from the inputs and the random numbers of a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from poptorch_emu.numbers.side import FAILURES, Side, call_of, last_uses
 
 
 class Shadow:
-    """A window at one place, operation by operation.
+    """The float64 values of a window at one place, operation by operation.
 
-    What has no form in float64, such as a loop or a call of the host, is taken from the run.
+    Operations without a float64 form, such as a loop or a call of the host, keep the run's values.
     """
 
     def __init__(
@@ -29,13 +29,13 @@ class Shadow:
         place: Place,
         loss_scaling: float,
     ) -> None:
-        """Looks at one place; the arguments are those of a `Side`."""
+        """Prepares the values at one place; the arguments are those of a `Side`."""
         self._graph = graph
         self._own = Side(graph, run, numbers, place, loss_scaling=loss_scaling)
         self._results: dict[fx.Node, list[Any] | None] = {}
 
     def values(self) -> Iterator[tuple[fx.Node, torch.Tensor | None]]:
-        """Yields each node in order with its value; `None` where the run's own is all there is."""
+        """Yields each node in order with its value; `None` if only the run's own value exists."""
         ends = last_uses(self._graph)
         for node in self._graph.fx.nodes:
             if node.op in ("placeholder", "call_function"):

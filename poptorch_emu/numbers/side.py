@@ -1,7 +1,7 @@
-"""One of two runs at one place, seen through the operations of our graph.
+"""The values of one run at one place, by the nodes of our graph.
 
-What the run has no value of, because its own operations are others, is made here by our operation
-from the values that it has; how far it may be off goes with it.
+If the run has no value of its own for a node, because it ran other operations, our operation
+computes the value from those that the run has, with a bound for its error.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING
 
 aten = torch.ops.aten
 
-# What operators raise that cannot compute what they are given.
+# Exceptions of operators that cannot compute a result from their arguments.
 FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
-# Results, and how far each element of them may be off.
+# Results of an operation, and the largest error of each of their elements.
 _Made = tuple[list[Any], list[Any]]
 
 
 @dataclass(frozen=True)
 class Known:
-    """A value at a place.
+    """The value of a node at one place.
 
     Attributes:
-        tensor: the run's own, or made here.
-        slack: how far each element may be off, of one that was made here; else `None`.
+        tensor: the run's own value, or a value computed here.
+        slack: largest error of each element of a computed value; `None` for the run's own value.
     """
 
     tensor: torch.Tensor
@@ -56,7 +56,7 @@ class Side:
     """The values of one run at one place, by the nodes of our graph.
 
     Attributes:
-        has_wide_sums: whether what is made here is no further off than sums in float32 bring it.
+        has_wide_sums: whether computed values suppose sums in float32, also in half precision.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Side:
         loss_scaling: float = 1.0,
         others: Side | None = None,
     ) -> None:
-        """Looks at one place.
+        """Prepares the values at one place.
 
         Args:
-            graph: ours.
-            run: which has the values.
-            numbers: of the values of nodes.
-            place: of this run.
-            loss_scaling: with which back-propagation starts.
-            others: has what this run was not given, and what random numbers made.
+            graph: our graph.
+            run: run that has the values.
+            numbers: number of each node's value in `run`.
+            place: (micro-batch, replica) in `run`.
+            loss_scaling: factor by which the loss is multiplied before back-propagation.
+            others: the other run, for inputs and random numbers that `run` lacks.
         """
         self._graph, self._run, self._numbers, self._place = graph, run, numbers, place
         self._loss_scaling = loss_scaling
@@ -87,12 +87,12 @@ class Side:
         self._results: dict[fx.Node, _Made | None] = {}
 
     def own(self, node: fx.Node) -> torch.Tensor | None:
-        """Returns what the run itself has of a node."""
+        """Returns the run's own value of a node; `None` if it has none."""
         number = self._numbers.get(node)
         return None if number is None else self._run.read(number, self._place)
 
     def value(self, node: fx.Node) -> Known | None:
-        """Returns the value of a node; `None` if it can neither be read nor made."""
+        """Returns the value of a node; `None` if it can neither be read nor computed."""
         own = self.own(node)
         if own is not None:
             return Known(own)
@@ -109,15 +109,15 @@ class Side:
         return Known(tensors[number], slack[number])
 
     def forget(self, operation: fx.Node) -> None:
-        """Drops results that were made here and are used no more."""
+        """Drops the computed results of an operation, which nobody reads any more."""
         self._results.pop(operation, None)
 
     def forget_all(self) -> None:
-        """Drops all results that were made here, since other values of the run are known now."""
+        """Drops all computed results, because other values of the run are known now."""
         self._results.clear()
 
     def exact(self, operation: fx.Node) -> Expectation | None:
-        """Returns what an operation makes of this run's inputs; `None` if that cannot be said."""
+        """Returns the exact results for this run's inputs; `None` if they cannot be computed."""
         call = self._call(operation)
         if call is None:
             return None
@@ -130,7 +130,7 @@ class Side:
         return Expectation(exact, slack, [v.dtype for v in leaves if hasattr(v, "dtype")])
 
     def quick(self, operation: fx.Node) -> Quick | None:
-        """Returns an operation in float32 on this run's inputs; `None` if one is not its own."""
+        """Returns the operation in float32; `None` unless all inputs are the run's own."""
         call = self._call(operation)
         if call is None or any(off is not None for off in call.slack):
             return None
@@ -142,7 +142,7 @@ class Side:
             return None
 
     def _call(self, operation: fx.Node) -> _Call | None:
-        """Returns an operation with this run's inputs; `None` if one is not known."""
+        """Returns an operation with this run's inputs; `None` if an input is unknown."""
         call = call_of(operation)
         if call is None:
             return None
@@ -173,7 +173,7 @@ class Side:
         return self._results[operation]
 
     def _viewed(self, operation: fx.Node) -> _Made | None:
-        """Returns views of what the run has; `None` if an operation has none."""
+        """Returns views of the run's own values; `None` if the operation is not such a view."""
         call = self._call(operation) if is_view(operation) else None
         if call is None or any(off is not None for off in call.slack):
             return None
@@ -192,7 +192,7 @@ class Side:
 
 @dataclass(frozen=True)
 class _Call:
-    """An operation with its inputs, and how far each of them may be off."""
+    """An operation with its inputs, and the largest error of each of them."""
 
     target: OpOverload
     args: Any
@@ -201,7 +201,7 @@ class _Call:
 
 
 class Expectation:
-    """What an operation makes of inputs, and how far a run may be from it."""
+    """The exact results of an operation, and bounds for the distance of a run from them."""
 
     def __init__(
         self,
@@ -209,12 +209,13 @@ class Expectation:
         slack: list[tuple[int, torch.Tensor]],
         dtypes: list[torch.dtype],
     ) -> None:
-        """Takes the exact results.
+        """Computes the effect of inexact inputs on the exact results.
 
         Args:
-            exact: of inputs of which some were made here.
-            slack: how far these may be off, by their numbers.
-            dtypes: of the inputs.
+            exact: the operation in float64.
+            slack: (index among the tensor inputs, largest error of each element), for inexact
+                inputs.
+            dtypes: types of the inputs.
         """
         self.results = exact.results
         self._exact = exact
@@ -222,17 +223,17 @@ class Expectation:
         self._short = next((dtype for dtype in dtypes if dtype in HALF_TYPES), None)
 
     def bound(self, result: int, dtype: torch.dtype) -> Bound:
-        """Returns how far a result of a type may be from the exact one."""
+        """Returns the bound for a result of the type `dtype`."""
         short = dtype if dtype in HALF_TYPES else self._short
         bound, spread = self._exact.bound(result, dtype, short), self._spread[result]
         return bound if spread is None else Bound(bound.tight + spread, bound.loose + spread)
 
     def made(self, operation: fx.Node, *, has_wide_sums: bool) -> _Made:
-        """Returns the results with how far they may be off, `None` for one that is exact.
+        """Returns the results and the largest error of each; `None` for the error of an exact one.
 
         Args:
-            operation: of which they are the results.
-            has_wide_sums: whether no sum is in a short type.
+            operation: node of the operation.
+            has_wide_sums: whether to suppose that no sum is in a short type.
         """
         values = operation.meta["val"]
         metas = values if isinstance(values, (tuple, list)) else [values]
@@ -247,9 +248,9 @@ class Expectation:
 
 
 def call_of(operation: fx.Node) -> tuple[OpOverload, Any, Any] | None:
-    """Returns what computes an operation again; `None` if nothing does.
+    """Returns (operator, args, kwargs) that repeat an operation; `None` if none can.
 
-    Dropout is its mask, which is known, times its input.
+    A dropout is repeated as the product of its recorded mask and its input.
     """
     target = operation.target
     if not isinstance(target, OpOverload) or not _can_be_run(target):
@@ -265,7 +266,7 @@ def call_of(operation: fx.Node) -> tuple[OpOverload, Any, Any] | None:
 
 
 def last_uses(graph: Graph) -> dict[fx.Node, list[fx.Node]]:
-    """Returns for each node the operations that nobody reads after it."""
+    """Returns, for each node, the operations whose results nobody reads after it."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.fx.nodes:
         if node.op == "call_function":
@@ -286,5 +287,5 @@ def _can_be_run(target: OpOverload) -> bool:
 
 
 def _is_wide(value: Any) -> bool:
-    """Returns whether a value is a tensor of float64; a scalar makes nothing else wide."""
+    """Returns whether a value is a float64 tensor with axes; a scalar widens no other argument."""
     return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.dim() > 0

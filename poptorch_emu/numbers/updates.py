@@ -1,4 +1,4 @@
-"""Whether a weight after the update is what the optimiser's formula makes of a run's gradients."""
+"""Judges whether an updated weight is what the optimiser's formula computes from the gradients."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from poptorch_emu.numbers.verdicts import Judgement, Verdict, relative_distance
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.formulas.rules import state_names, update
 
-# Assumed: as many roundings as the longest formula has, in float32.
+# Assumed: the longest formula of an optimiser has at most 32 roundings in float32.
 _NUM_ROUNDINGS = 32
 _NUM_SAMPLES = 3
 
 
 @dataclass(frozen=True)
 class UpdateJudge:
-    """Judges the weights of two runs.
+    """Judges the updated weights of two runs.
 
     Attributes:
-        request: of our window.
-        start: with what both windows started.
-        ours: our run.
-        theirs: the other one.
+        request: model and optimiser of our window.
+        start: weights and state at the start of both windows.
+        ours: this run.
+        theirs: the other run.
     """
 
     request: Request
@@ -38,7 +38,7 @@ class UpdateJudge:
     theirs: Run
 
     def __call__(self, ours: int, theirs: int) -> Judgement | None:
-        """Returns what is found of two weights; `None` if nothing can be said."""
+        """Returns the judgement on two weights; `None` if updates cannot be judged."""
         optimizer = self.request.optimizer
         if optimizer is None or _hindrance(self.request):
             return None
@@ -62,7 +62,7 @@ class UpdateJudge:
         return Judgement(worst)
 
     def _of_state(self, ours: int, theirs: int, optimizer: OptimizerConfig) -> Judgement | None:
-        """Returns what is found of two states: they may be as far apart as rounded gradients."""
+        """Returns the judgement on two states, which may differ by the rounding of gradients."""
         one, two = self.ours.read(ours, FIRST), self.theirs.read(theirs, FIRST)
         if one is None or two is None or not one.is_floating_point():
             return None
@@ -85,7 +85,8 @@ class UpdateJudge:
             unit_roundoff(torch.float32),
             _stepped(self.request, self.start, (name, before, mean)),
         )
-        # Half of the bound below, and no more than it.
+        # This bound is cheap and at most half of `own` below, so a weight within it needs no more
+        # checks.
         least = gamma(_NUM_ROUNDINGS, unit) / 4 * (exact.abs() + before.abs())
         if bool(((tensor - exact).abs_() <= least).all()):
             return Verdict.REORDERED
@@ -94,7 +95,7 @@ class UpdateJudge:
         own = gamma(_NUM_ROUNDINGS, unit) * ((exact - kept).abs() + kept.abs())
         own = own + unit_roundoff(tensor.dtype) * exact.abs() + underflow(tensor.dtype)
         off = (tensor.double() - exact).abs()
-        # What the gradients may be off costs more steps, and hardly ever matters.
+        # The effect of inexact gradients takes four more updates to compute, and is seldom needed.
         if bool((off <= own).all()):
             return Verdict.REORDERED
         if bool((off <= own + _spread(stepped, mean, gamma(count, unit) * magnitude)).all()):
@@ -107,7 +108,7 @@ class UpdateJudge:
         return Verdict.LESS_PRECISION if is_near else Verdict.DIFFERENT
 
     def _gradients(self, run: Run, name: str) -> _Reduced | None:
-        """Returns the gradient of a weight in a run; `None` where the run does not have all."""
+        """Returns the gradients of a weight in a run; `None` if any micro-batch has none."""
         number = next((i for i, v in enumerate(run.values) if v.name == gradient_name(name)), None)
         if number is None:
             return None
@@ -118,7 +119,7 @@ class UpdateJudge:
         return _Reduced(terms, _divisor(self.request, len(terms)))
 
     def _before(self, run: Run, name: str) -> torch.Tensor:
-        """Returns the weight with which a run began."""
+        """Returns the weight at the start of a run."""
         number = next((i for i, v in enumerate(run.values) if v.name == name), None)
         weight = None if number is None else run.read(number, FIRST)
         return self.start.weights[name].detach() if weight is None else weight
@@ -126,39 +127,39 @@ class UpdateJudge:
 
 @dataclass(frozen=True)
 class _Reduced:
-    """A gradient that is added up over all places, and divided."""
+    """The gradient of a weight, reduced over all places."""
 
     terms: Sequence[torch.Tensor]
     divisor: float
 
     @property
     def mean(self) -> torch.Tensor:
-        """The gradient."""
+        """The sum of all terms, divided by `divisor`."""
         return _sum(self.terms) / self.divisor
 
     @property
     def magnitude(self) -> torch.Tensor:
-        """That of the magnitudes of all terms."""
+        """The sum of the magnitudes of all terms, divided by `divisor`."""
         return _sum([term.abs() for term in self.terms]) / self.divisor
 
     @property
     def num_terms(self) -> int:
-        """How many roundings it has."""
+        """Number of roundings in the reduced gradient."""
         return len(self.terms) + 2
 
 
 def lost_updates(
     request: Request, start: Start, gradients: Mapping[str, torch.Tensor], num_places: int
 ) -> Mapping[str, float]:
-    """Returns which share of the updates of each weight is lost when it is rounded to the nearest.
+    """Returns, for each weight, the share of its updates that rounding to the nearest loses.
 
-    Lost is an update that is not zero, and too small to change the weight.
+    An update is lost if it is not zero but too small to change the rounded weight.
 
     Args:
-        request: of a window.
-        start: with what it starts.
-        gradients: sums over all micro-batches and replicas, by the names of the weights.
-        num_places: how many those are.
+        request: model and optimiser of a window.
+        start: weights and state at the start of the window.
+        gradients: gradients summed over all micro-batches and replicas, by the weights' names.
+        num_places: number of micro-batches in those sums, over all replicas.
     """
     found = {}
     for name, gradient in gradients.items():
@@ -179,7 +180,7 @@ def _sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _divisor(request: Request, num_places: int) -> float:
-    """Returns by what the sum of a weight's gradients is divided."""
+    """Returns the divisor of the sum of a weight's gradients."""
     assert request.optimizer is not None, "a training model"
     scaling = request.optimizer.loss_scaling.value
     return scaling if request.config.reduction_type is ReductionType.Sum else scaling * num_places
@@ -188,7 +189,7 @@ def _divisor(request: Request, num_places: int) -> float:
 def _stepped(
     request: Request, start: Start, trained: tuple[str, torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    """Returns the weight after the update; `trained` is its name, its value and gradient."""
+    """Returns the weight after the update; `trained` is (name, weight, gradient)."""
     optimizer = request.optimizer
     assert optimizer is not None, "a training model"
     name, weight, gradient = trained
@@ -210,14 +211,14 @@ def _stepped(
 def _spread(
     stepped: Callable[[torch.Tensor], torch.Tensor], mean: torch.Tensor, slack: torch.Tensor
 ) -> torch.Tensor:
-    """Returns how far weights go when gradients are as far off as they may be."""
+    """Returns how far a weight may move when its gradient is off by up to `slack`."""
     centre = stepped(mean)
     ends = [(stepped(mean + side * slack) - centre).abs() for side in (-1.0, -0.5, 0.5, 1.0)]
     return 2 * torch.stack(ends).amax(0)
 
 
 def difficulty(request: Request) -> str:
-    """Returns why the update of a weight is not told by itself; "" if it is."""
+    """Returns why the update of a weight does not depend on its gradient alone; "" if it does."""
     optimizer = request.optimizer
     if optimizer is None:
         return ""
@@ -231,13 +232,13 @@ def difficulty(request: Request) -> str:
 
 
 def _hindrance(request: Request) -> str:
-    """Returns why an update cannot be judged; "" if it can."""
+    """Returns why updates cannot be judged; "" if they can."""
     is_random = request.optimizer is not None and request.config.rounds_stochastically
     return difficulty(request) or ("weights are rounded at random" if is_random else "")
 
 
 def note_of(request: Request) -> str:
-    """Returns what a report says of updates that cannot be judged; "" if they are."""
+    """Returns the note in a report on updates that cannot be judged; "" if they can."""
     reason = _hindrance(request)
     if not reason:
         return ""

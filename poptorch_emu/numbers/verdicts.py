@@ -1,4 +1,4 @@
-"""How two values differ, and what a comparison of two runs has found."""
+"""Verdicts on two values that differ, and the result of a comparison of two runs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.run import Direction, Place, Value
 from poptorch_emu.numbers.side import Expectation
 
-# Of the largest element: for what cannot be computed again. Assumed: half of the digits of float32.
+# Tolerance relative to the largest element, for values that cannot be computed again. Assumed: half
+# of the digits of float32.
 _BLIND_TOLERANCE = 2.0**-12
 _NUM_SHOWN = 4
 
 
 class Verdict(IntEnum):
-    """How two values differ, from the least to the worst (exact)."""
+    """Kinds of differences between two values, from the least to the worst (exact)."""
 
     EQUAL = 0
-    FOLLOWS = 1  # From an earlier difference; the operation itself is as it should be.
+    FOLLOWS = 1  # Caused by an earlier difference; the operation itself is correct.
     REORDERED = 2
     LESS_PRECISION = 3
     DIFFERENT = 4
     NOT_FINITE = 5
 
     def __str__(self) -> str:
-        """Returns what it is called in a report."""
+        """Returns the name of the verdict in reports."""
         return _NAMES[self]
 
 
@@ -46,14 +47,15 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Sample:
-    """Two values, and a few numbers of them where they are furthest apart.
+    """Types of two values, and the elements at which they differ most.
 
     Attributes:
-        ours: type and shape.
-        theirs: likewise.
-        numbers: index of an element, our number, and theirs.
-        largest: difference of two elements; NaN where one is not finite.
-        relative: that, by the largest magnitude of both.
+        ours: type and shape of this run's value.
+        theirs: type and shape of the other run's value.
+        numbers: (index, this run's number, the other run's number) of a few elements.
+        largest: largest difference of two elements; infinity if one is not finite, NaN if one run
+            lacks the value.
+        relative: `largest`, divided by the largest finite magnitude in both values.
     """
 
     ours: str
@@ -65,17 +67,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that differs.
+    """A value that differs between the two runs.
 
     Attributes:
-        value: where it comes from.
-        place: micro-batch and replica.
-        verdict: how it differs.
-        sample: of both values.
-        reason: in words, what is not as it should be.
-        equal_inputs: titles of inputs of the operation that were still equal.
-        only_ours: operations between it and what was still explained that the other run lacks.
-        only_theirs: the same of the other run.
+        value: description of the value in this run.
+        place: (micro-batch, replica) of the value.
+        verdict: kind of the difference.
+        sample: numbers of both values.
+        reason: sentence that says why this is a difference; "" if there is nothing to say.
+        equal_inputs: titles of the operation's inputs that are equal in both runs.
+        only_ours: operations since the last matched values that only this run has.
+        only_theirs: operations since the last matched values that only the other run has.
     """
 
     value: Value
@@ -90,13 +92,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """What is known of the values of one module in one direction.
+    """Summary of the compared values of one module in one direction.
 
     Attributes:
-        verdict: the worst.
-        num_values: that were compared, each once a place.
-        num_equal: of which all bits are equal.
-        relative: the largest relative difference.
+        verdict: worst verdict on any of the values.
+        num_values: number of compared values; a value counts once for each place.
+        num_equal: number of compared values whose bits are all equal.
+        relative: largest relative difference.
     """
 
     module: str
@@ -109,17 +111,17 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class NumbersComparison:
-    """Two runs of a model side by side.
+    """The result of comparing two runs of a model.
 
     Attributes:
-        verdict: the worst that begins anywhere.
-        first: the first difference of that verdict; `None` where all bits are equal.
-        modules: in the order of the graph.
-        ours: what our run is called.
-        theirs: what the other one is called.
-        num_operations: values of our graph that were compared at least once.
-        num_missing: values of our graph of which the other run has none.
-        notes: what was not compared, and why.
+        verdict: worst verdict that does not follow from an earlier difference.
+        first: first difference with that verdict; `None` if all bits are equal.
+        modules: one row for each module and direction, in the order of the graph.
+        ours: title of this run.
+        theirs: title of the other run.
+        num_operations: number of values of our graph that were compared at least once.
+        num_missing: number of values of our graph that the other run does not have.
+        notes: sentences that say what was not compared, and why.
     """
 
     verdict: Verdict
@@ -141,14 +143,14 @@ class Judgement:
 
 
 def judged(expected: Expectation, result: int, tensor: torch.Tensor) -> Verdict:
-    """Returns whether a value is within the bound of rounding from the exact one."""
+    """Returns the verdict on a value from its distance to the exact result."""
     exact = expected.results[result]
     if not tensor.is_floating_point():
         is_same = exact.shape == tensor.shape and torch.equal(exact, tensor.to(exact.dtype))
         return Verdict.REORDERED if is_same else Verdict.DIFFERENT
     bound = expected.bound(result, tensor.dtype)
     wide = tensor.double()
-    # What is not finite is no number to compare, and fails here.
+    # A comparison with an element that is not finite is false; the check below skips such elements.
     if bool(((wide - exact).abs_() <= bound.tight).all()):
         return Verdict.REORDERED
     is_known = exact.isfinite() & wide.isfinite()
@@ -159,9 +161,9 @@ def judged(expected: Expectation, result: int, tensor: torch.Tensor) -> Verdict:
 
 
 def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Returns whether two tensors have the same numbers, NaN in the same places included.
+    """Returns whether two tensors have the same numbers, and NaN in the same places.
 
-    Of two types, the wider one may have the same numbers, too.
+    Floating-point tensors of two types have the same numbers if widening makes them equal.
     """
     if ours.shape != theirs.shape:
         return False
@@ -193,10 +195,10 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:
-    """Returns a few numbers of two values of the same shape, the furthest apart first."""
+    """Returns a few elements of two values of the same shape, the largest difference first."""
     one, two = ours.detach().double().reshape(-1), theirs.detach().double().reshape(-1)
     off = (one - two).abs()
-    # Infinities of one sign are equal, and whatever else is not finite is further than any number.
+    # Equal infinities have no distance; any other element that is not finite has an infinite one.
     off = torch.where(one == two, torch.zeros_like(off), off.nan_to_num(torch.inf, torch.inf))
     largest = off.max().item() if off.numel() else 0.0
     scale = max((v.abs().nan_to_num(0.0, 0.0).max().item() for v in (one, two) if v.numel()),
@@ -212,12 +214,12 @@ def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:
 
 
 def blind(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
-    """Judges what cannot be computed again: by the largest difference."""
+    """Returns the judgement by the largest difference, for values that cannot be computed again."""
     shown = sample(ours, theirs)
     if is_shorter(ours.dtype, theirs.dtype) and shown.relative <= 2.0**-6:
         return Judgement(Verdict.LESS_PRECISION, f"{ours.dtype} here, {theirs.dtype} there.")
     if ours.is_floating_point():
-        # What is rounded at random may be a whole unit of the last place off, up or down.
+        # Stochastic rounding may change a number by a whole unit of the last place, up or down.
         tolerance = max(_BLIND_TOLERANCE, 2 * torch.finfo(ours.dtype).eps)
         if shown.relative <= tolerance:
             return Judgement(Verdict.REORDERED)
@@ -225,7 +227,7 @@ def blind(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
 
 
 def given_apart(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
-    """Judges what no operation of the window makes."""
+    """Returns the judgement on values that no operation of the window computes."""
     found = blind(ours, theirs)
     if found.verdict < Verdict.DIFFERENT:
         return found
@@ -233,6 +235,6 @@ def given_apart(ours: torch.Tensor, theirs: torch.Tensor) -> Judgement:
 
 
 def is_shorter(one: torch.dtype, two: torch.dtype) -> bool:
-    """Returns whether one of two types of floating-point numbers has fewer digits."""
+    """Returns whether two floating-point types have different precisions."""
     floats = one.is_floating_point and two.is_floating_point
     return floats and torch.finfo(one).eps != torch.finfo(two).eps

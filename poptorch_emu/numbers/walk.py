@@ -1,8 +1,8 @@
-"""Walks two runs in the order of our graph, and says of each value whether rounding explains it.
+"""Walks through two runs in the order of our graph, and judges whether rounding explains them.
 
-An operation is judged by itself: what each run has is held against the exact result of the
-operation *on that run's own inputs*. So a difference is found where it begins, and what follows
-from it is not taken for another one.
+Each operation is judged by itself: the value of each run is compared with the exact result of the
+operation *on that run's own inputs*. So a difference is found at its origin, and values that follow
+from it are not mistaken for new differences.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from poptorch_emu.numbers.verdicts import (
     sample,
 )
 
-# Judges what no graph of a micro-batch has, such as an update: the value's two numbers and tensors.
+# Judges values outside of micro-batches, such as updates, by their numbers in the two runs.
 Judge = Callable[[int, int], Judgement | None]
 
 
 class Walk:
-    """One walk through two runs."""
+    """One walk through two runs of a model."""
 
     def __init__(self, pair: Pair, on_step: Callable[[], object] = lambda: None) -> None:
-        """Takes the runs.
+        """Prepares a walk.
 
         Args:
-            pair: the two.
-            on_step: called after each value of each place.
+            pair: the two runs.
+            on_step: function that is called after each value of each place.
         """
         self._pair, self._on_step = pair, on_step
         self._notebook = Notebook(pair)
@@ -50,12 +50,12 @@ class Walk:
         *,
         is_update_complete: bool = False,
     ) -> None:
-        """Walks through what was given, all places, and the updates.
+        """Judges given values, then the values at each place, then the updates.
 
         Args:
-            judge_updates: judges updated weights and states.
-            is_update_complete: whether the other run has all that its update changes, so that a
-                tensor that only one run updates is a difference.
+            judge_updates: function that judges updated weights and states.
+            is_update_complete: whether the other run has all tensors that its update changes, so
+                that a tensor that only one run updates is a difference.
         """
         pair = self._pair
         self._walk_named(Direction.GIVEN, lambda ours, theirs: None)
@@ -70,7 +70,7 @@ class Walk:
                 self._note_missing(run, other, f"Only {whose} run updates this tensor.")
 
     def _note_missing(self, run: Run, other: Run, reason: str) -> None:
-        """Notes a tensor that one run updates and the other one does not."""
+        """Notes a tensor that `run` updates and `other` does not."""
         known = {value.name for value in other.values if value.direction is Direction.UPDATE}
         for number, value in enumerate(run.values):
             tensor = run.read(number, FIRST) if value.direction is Direction.UPDATE else None
@@ -83,7 +83,7 @@ class Walk:
                 self._notebook.first.setdefault(Verdict.DIFFERENT, difference)
 
     def result(self, notes: Sequence[str] = ()) -> NumbersComparison:
-        """Returns what was found."""
+        """Returns the result of the walk."""
         pair, found = self._pair, self._notebook
         begins = [v for v in found.first if v is not Verdict.FOLLOWS]
         verdict = max(begins, default=Verdict.EQUAL)
@@ -95,7 +95,7 @@ class Walk:
         )  # fmt: skip
 
     def _walk_named(self, direction: Direction, judge: Judge) -> None:
-        """Walks through what is there once a window."""
+        """Judges the values that exist once in a window, such as weights."""
         pair, observed = self._pair, set(self._pair.numbers.values())
         for number, value in enumerate(pair.ours.values):
             other = pair.matched.get(number)
