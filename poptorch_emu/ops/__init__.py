@@ -1,4 +1,4 @@
-"""Operations that PopTorch adds to PyTorch's; outside a trace they are plain PyTorch."""
+"""Operations that PopTorch adds to PyTorch's. Outside a trace they run as plain PyTorch."""
 
 from poptorch_emu.ops import namespace as _namespace  # noqa: F401 (registers operators)
 from poptorch_emu.ops.attribute_lists import attributes_lists

@@ -1,4 +1,4 @@
-"""Attribute dictionaries that travel through a graph as text."""
+"""Dictionaries of attributes that are passed through a graph as text."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 ATTR_PREFIX = "attr:"
 
-# Kept alive here; the index, in hexadecimal after the prefix, is the name of a dictionary.
+# Keeps each dictionary alive under a name: the prefix and the hexadecimal index in this list.
 attributes_lists: list[dict[str, Any]] = []
 
 
 def accessAttributes(attribute_id_str: str) -> Any:
-    """Returns the attributes that a text names: JSON, or `attr:` and a hexadecimal id (exact).
+    """Returns the attributes that a text stands for: JSON, or `attr:` and a hexadecimal id (exact).
 
     Args:
         attribute_id_str: JSON text, or the id of an entry of `poptorch.attributes_lists`.
 
     Raises:
-        ValueError: it is not a string, or names nothing.
+        ValueError: the argument is not a string, or is neither JSON nor a known id.
     """
     if not isinstance(attribute_id_str, str):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What attributes of operators may be, and scopes that attach them."""
+"""Checks of operator attributes, and scopes that attach attributes to operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def check_attributes(attributes: Mapping[Any, Any]) -> None:
     """Checks the attributes of a custom operator.
 
     Raises:
-        ValueError: a key is no string, or a value neither a number, a string nor a list of them.
+        ValueError: a key is not a string, or a value is not a number, a string or a list of one
+            type.
         Error: a float does not fit in 32 bits.
     """
     for key, value in attributes.items():

@@ -1,7 +1,7 @@
-"""Block annotations: which operations of a model belong together.
+"""Block annotations, which assign the operations of a model to blocks.
 
-Outside a trace they do nothing, so that an annotated model runs unchanged in plain PyTorch. What a
-block means for stages and IPUs is the tracer's business.
+Outside a trace they do nothing, so that an annotated model runs unchanged in plain PyTorch. The
+tracer decides the stage and the IPU of each block.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Result = TypeVar("Result")
 
 
 class Block(torch.nn.Module):
-    """Puts the operations of a `with` statement in one block (exact).
+    """Assigns the operations of a `with` statement to one block (exact).
 
-    Leaving it ends the block; the next operation must be in another one.
+    The block ends with the statement; the next operation must be inside another block.
 
     Example:
         >>> class Model(torch.nn.Module):
@@ -45,15 +45,16 @@ class Block(torch.nn.Module):
     """
 
     def __init__(self, user_id: str | int | None = None, ipu_id: int | None = None) -> None:
-        """Describes a block.
+        """Stores the id and the IPU of the block.
 
         Args:
-            user_id: its id, of which an integer stands for its text; by default "0", "1", ... in
-                the order in which blocks begin.
-            ipu_id: the IPU to run on, where the execution strategy does not say.
+            user_id: id of the block; an integer stands for its text. By default blocks are "0",
+                "1", ... in the order in which they begin.
+            ipu_id: index of the IPU, unless the execution strategy sets it.
 
         Raises:
-            AssertionError: the id is no string or integer, or the IPU no number from 0 on.
+            AssertionError: `user_id` is not a string or an integer, or `ipu_id` is negative or not
+                an integer.
         """
         super().__init__()
         self._user_id, self._ipu_id = _checked(user_id, ipu_id)
@@ -68,22 +69,23 @@ class Block(torch.nn.Module):
 
     @staticmethod
     def start(user_id: str | int | None = None, ipu_id: int | None = None) -> None:
-        """Begins a block that lasts until the next one begins (exact)."""
+        """Begins a block that ends when the next block begins (exact)."""
         user_id, ipu_id = _checked(user_id, ipu_id)
         if is_tracing():
             begin_block(_text(user_id) or next_auto_id(), ipu_id)
 
     @staticmethod
     def useAutoId() -> None:
-        """Starts automatic ids at "0" again; to be called first in `forward` (exact)."""
+        """Resets automatic ids to "0"; call it at the start of `forward` (exact)."""
         reset_auto_id()
 
 
 def _checked(user_id: str | int | None, ipu_id: int | None) -> tuple[str | int | None, int | None]:
-    """Returns both, the IPU as a plain int.
+    """Returns both arguments, with the IPU as a plain int.
 
     Raises:
-        AssertionError: the id is no string or integer, or the IPU no number from 0 on.
+        AssertionError: `user_id` is not a string or an integer, or `ipu_id` is negative or not an
+            integer.
     """
     require(
         user_id is None or (isinstance(user_id, (str, int)) and not isinstance(user_id, bool)),
@@ -99,12 +101,12 @@ def _checked(user_id: str | int | None, ipu_id: int | None) -> tuple[str | int |
 
 
 def _text(user_id: str | int | None) -> str:
-    """Returns the id by which stages know a block; "" if it is to be an automatic one."""
+    """Returns the id that stages use for a block; "" if an automatic id is to be chosen."""
     return "" if user_id is None else str(user_id)
 
 
 class _BlockStart:
-    """Begins a block when called; an automatic id is chosen once and kept."""
+    """Begins a block when called. An automatic id is chosen at the first call and kept."""
 
     def __init__(self, user_id: str | int | None, ipu_id: int | None) -> None:
         self.user_id, self.ipu_id = _checked(user_id, ipu_id)
@@ -120,7 +122,7 @@ class _BlockStart:
 
 
 class LegacyBeginBlockFn(torch.nn.Module):
-    """Begins a block, then calls a layer (exact)."""
+    """Begins a block, then calls a layer or function (exact)."""
 
     def __init__(
         self,
@@ -128,14 +130,14 @@ class LegacyBeginBlockFn(torch.nn.Module):
         user_id: str | int | None = None,
         ipu_id: int | None = None,
     ) -> None:
-        """Wraps `layer_to_call`; the other arguments are those of `Block`."""
+        """Stores `layer_to_call`; the other arguments are those of `Block`."""
         super().__init__()
         self._layer_to_call = layer_to_call
         self._start = _BlockStart(user_id, ipu_id)
 
     @property
     def _user_id(self) -> str | int | None:
-        """The block's id: an automatic one once it is chosen."""
+        """The id of the block; after the first call it is set even if it is automatic."""
         return self._start.user_id
 
     @property
@@ -143,7 +145,7 @@ class LegacyBeginBlockFn(torch.nn.Module):
         return self._start.ipu_id
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Begins the block and returns what the layer returns."""
+        """Begins the block and returns the result of the layer."""
         self._start()
         return self._layer_to_call(*args, **kwargs)
 
@@ -151,21 +153,21 @@ class LegacyBeginBlockFn(torch.nn.Module):
 def BeginBlock(
     layer_to_call: Any, user_id: str | int | None = None, ipu_id: int | None = None
 ) -> torch.nn.Module:
-    """Makes a block begin each time a layer is called (exact).
+    """Begins a block each time a layer is called (exact).
 
-    The block lasts until the next one begins, also beyond the layer.
+    The block ends when the next block begins, which may be after the layer.
 
     Args:
-        layer_to_call: a module, or a function.
-        user_id: as for `Block`; an automatic id is fixed when the layer is first traced.
-        ipu_id: as for `Block`.
+        layer_to_call: a module or a function.
+        user_id: id as for `Block`; an automatic id is fixed when the layer is first traced.
+        ipu_id: index of the IPU as for `Block`.
 
     Returns:
-        the same module, or a `LegacyBeginBlockFn` that calls the function or the module of
-        TorchScript, which takes no hooks.
+        The same module, or a `LegacyBeginBlockFn` that calls the function or the TorchScript
+        module, because TorchScript modules take no hooks.
 
     Raises:
-        Error: `layer_to_call` is neither, or begins a block already.
+        Error: `layer_to_call` is neither a module nor a function, or begins a block already.
     """
     is_script = isinstance(layer_to_call, torch.jit.ScriptModule)
     if is_script or not isinstance(layer_to_call, torch.nn.Module):
@@ -186,7 +188,7 @@ def BeginBlock(
 
 
 def removeBlocks(module: torch.nn.Module) -> None:
-    """Takes back `BeginBlock` from a module and all modules inside it (exact).
+    """Removes the blocks of `BeginBlock` from a module and all modules inside it (exact).
 
     Raises:
         AssertionError: `module` is not a module.
@@ -204,9 +206,9 @@ def removeBlocks(module: torch.nn.Module) -> None:
 def BlockFunction(
     user_id: str | int | None = None, ipu_id: int | None = None
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Returns a decorator that puts each call of a function in a block (exact).
+    """Returns a decorator that runs each call of a function in a block (exact).
 
-    Unlike PopTorch's, the decorated function keeps its name and signature.
+    Unlike with PopTorch, the decorated function keeps its name and signature.
     """
 
     _checked(user_id, ipu_id)
@@ -214,10 +216,11 @@ def BlockFunction(
 
 
 class FunctionInBlock(Generic[Result]):
-    """A function each call of which is in a block.
+    """A function whose calls each run in a block.
 
-    An object, since functions are pickled by their name alone: that of a method of one model, or of
-    a function that was put in a block elsewhere, leads to the function without the block.
+    This is an object because functions are pickled by name alone. The name of a method of one
+    model, or of a function that was decorated elsewhere, would lead to the function without its
+    block.
     """
 
     __qualname__: str
@@ -226,7 +229,7 @@ class FunctionInBlock(Generic[Result]):
     def __init__(
         self, function: Callable[..., Result], user_id: str | int | None, ipu_id: int | None
     ) -> None:
-        """Takes name, text and signature of `function`."""
+        """Copies name, docstring and signature of `function`."""
         functools.update_wrapper(self, function)
         self._user_id, self._ipu_id = user_id, ipu_id
 
@@ -236,11 +239,11 @@ class FunctionInBlock(Generic[Result]):
             return self.__wrapped__(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Result]:
-        """Binds a method."""
+        """Binds the function to an instance, as a method."""
         return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickles the name where that leads here, or else the function and its block."""
+        """Pickles the name if it leads to this object, otherwise the function and its block."""
         found: object = sys.modules.get(self.__module__)
         for name in self.__qualname__.split("."):
             found = getattr(found, name, None)

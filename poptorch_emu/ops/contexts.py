@@ -1,4 +1,4 @@
-"""Contexts that name operations or attach attributes to them."""
+"""Contexts that prefix the names of operations or attach attributes to operations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from poptorch_emu.trace import scopes
 
 
 class NameScope:
-    """Puts a name before those of the operations recorded in the context (exact).
+    """Prefixes the names of the operations that are recorded in the context (exact).
 
     The name appears in `getTensorNames()`, error messages and reports.
 
     Args:
-        name: nested scopes are joined by slashes.
+        name: prefix; nested scopes are joined by slashes.
 
     Raises:
         AssertionError: the name is not a string.
@@ -44,15 +44,15 @@ class NameScope:
 
 
 class Attribute:
-    """Attaches attributes to the operations recorded in the context (accepted).
+    """Attaches attributes to the operations that are recorded in the context (accepted).
 
-    They are kept in the record of each operation and change nothing. Nested scopes merge.
+    The record of each operation stores them; results do not change. Nested scopes merge.
 
     Args:
-        kwargs: for each name a dictionary, such as `__outline={"layer": "embedding"}`.
+        kwargs: a dictionary for each name, such as `__outline={"layer": "embedding"}`.
 
     Raises:
-        ValueError: what a name is given is no dictionary, or holds something else than numbers,
+        ValueError: a value is not a dictionary, or the dictionary holds anything but numbers,
             strings and lists of them.
     """
 

@@ -1,4 +1,4 @@
-"""Python on the host in the middle of a model."""
+"""Python functions that a model calls on the host."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _running: list[str] = []
 class CPU:
     """Runs a function or module on the host in the middle of an inference model (exact).
 
-    While a model is traced, the layer runs once on zeros, to learn the shapes of its results; when
-    the model runs, it is called with the real tensors of every micro-batch, by the thread that
-    called the model. No gradient passes through it. The types of its arguments are kept.
+    While a model is traced, the layer runs once on zeros, so that the shapes of its results are
+    known. When the model runs, the thread that called the model calls the layer with the tensors of
+    every micro-batch. No gradient passes through it. Arguments keep their dtypes.
 
     Args:
-        layer_to_call: takes tensors and returns a tensor, or a list or tuple of tensors. The
-            parameters of a module are set not to require gradients.
-        ID: a name of this layer; the same name stands for the same function.
+        layer_to_call: function of tensors that returns a tensor, or a list or tuple of tensors. If
+            it is a module, its parameters are set not to require gradients.
+        ID: name of this layer; layers with the same name run the same function.
 
     Example:
         >>> class Model(torch.nn.Module):
@@ -50,14 +50,14 @@ class CPU:
                 parameter.requires_grad_(False)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """Calls the layer, or records that the model does.
+        """Calls the layer, or records the call in the model that is being traced.
 
         Returns:
-            A tensor, or a list when the layer returned a list or tuple.
+            A tensor, or a list if the layer returned a list or tuple.
 
         Raises:
-            Error: the layer runs within another one, or was given or returned something else than
-                tensors.
+            Error: the layer is called within another one, or an argument or a result is not a
+                tensor.
         """
         if _running:
             raise compiler_error(
@@ -80,7 +80,7 @@ class CPU:
         return outputs[0] if isinstance(example, torch.Tensor) else list(outputs)
 
     def execute(self, *inputs: torch.Tensor) -> Any:
-        """Calls the layer on tensors of the host."""
+        """Calls the layer on tensors that are on the host."""
         _running.append(self._ID)
         try:
             return self._layer_to_call(*inputs)
@@ -88,7 +88,7 @@ class CPU:
             _running.pop()
 
     def _example(self, inputs: tuple[torch.Tensor, ...]) -> Any:
-        """Calls the layer on zeros, as if no model were traced."""
+        """Calls the layer on zeros, with tracing paused."""
         with (
             disable_current_modes(),
             DisableTorchFunction(),

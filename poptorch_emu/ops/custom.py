@@ -1,4 +1,4 @@
-"""Operators of the user's own, by name and domain."""
+"""Custom operators, which are called by name and domain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from poptorch_emu.trace import blocks
 from poptorch_emu.trace.regions import current
 
 _INTEGERS = {torch.int32, torch.int64}
-# PopART's result is flat; programs give an example of the shape that they want.
+# PopART returns this operator's result flat; `custom_op` reshapes it to the example's shape.
 _SHAPED_BY_EXAMPLE = "ReplicatedAllGather"
 
 
@@ -32,34 +32,39 @@ def custom_op(
 ) -> list[torch.Tensor]:
     """Runs the operator that was registered for `name` and `domain` (exact).
 
-    It is looked for among those of `poptorch_emu.emulator.register_custom_op`, then among the C++
-    operators of PyTorch: `name` in the namespace `domain`, with each dot of it replaced by an
-    underscore, so that name "Cube" and domain "my.ops" stand for `torch.ops.my_ops.Cube`; then
-    among those that were C++ libraries on the IPU and that we have in their place (the guide's
-    page on operations lists them), and PopART's own ("ai.graphcore", "ai.onnx") that mean
-    something in PyTorch. Of the results of these two kinds as many are returned as
-    `example_outputs` has; outside a trace they compute nothing and return `example_outputs`
-    itself, as in PopTorch. Inputs are given in order, attributes by keyword.
+    Operators are looked up in this order:
 
-    Gradients: a Python operator has those of its own operations, or those of the function
-    registered with it. A C++ operator has those of its own autograd kernel; without one, the
-    operator `<name>Grad` of the same namespace is called with the gradients of all outputs, the
-    inputs, and the attributes, and returns a gradient of each input.
+    - operators of `poptorch_emu.emulator.register_custom_op`;
+    - C++ operators of PyTorch: `name` in the namespace `domain`, with each dot replaced by an
+      underscore, so that name "Cube" and domain "my.ops" stand for `torch.ops.my_ops.Cube`;
+    - built-in replacements of C++ libraries for the IPU, which the guide's page on operations
+      lists;
+    - PopART's own operators ("ai.graphcore", "ai.onnx") that PyTorch can compute.
+
+    Operators of the last two kinds return as many results as `example_outputs` has. Outside a
+    trace they compute nothing and return `example_outputs` itself, as in PopTorch. Inputs are
+    passed in order, attributes by keyword.
+
+    Gradients: a Python operator is differentiated through its own operations, or by the function
+    registered with it. A C++ operator is differentiated by its autograd kernel. Without a kernel,
+    the operator `<name>Grad` of the same namespace is called with the gradients of all outputs,
+    the inputs, and the attributes, and returns a gradient of each input.
 
     Args:
-        inputs: the operator's tensors.
-        name: the operator.
-        domain: its domain.
-        domain_version: a registered operator must have been registered with the same one.
-        example_outputs: tensors of the shapes and types of the results; values do not matter.
+        inputs: tensors that the operator is called with.
+        name: name of the operator.
+        domain: domain of the operator.
+        domain_version: version under which the operator was registered.
+        example_outputs: tensors with the shapes and dtypes of the results; values do not matter.
         attributes: floats, ints, strings, or lists or tuples of one of them.
 
     Returns:
         The results, as a list.
 
     Raises:
-        ValueError: an attribute is none of these.
-        Error: there is no such operator, or its results are not like `example_outputs`.
+        ValueError: an attribute has another type.
+        Error: no such operator exists, or its results differ from `example_outputs` in shape or
+            dtype.
     """
     given = dict(attributes or {})
     check_attributes(given)
@@ -83,7 +88,7 @@ def custom_op(
 
 
 def _as_example(result: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
-    """Gives integers the type the user expects: PopART's are int32, PyTorch's often int64."""
+    """Converts integers to the dtype that the user expects: PopART's are int32, PyTorch's int64."""
     return result.to(example.dtype) if {result.dtype, example.dtype} == _INTEGERS else result
 
 
@@ -100,7 +105,7 @@ def _apply(operator: CustomOperator, inputs: list[torch.Tensor], attributes: dic
 
 
 class _WithGradient(torch.autograd.Function):
-    """An operator whose derivative is another function."""
+    """An operator whose gradient is computed by a separate function."""
 
     @staticmethod
     def forward(

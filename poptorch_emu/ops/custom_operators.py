@@ -1,7 +1,7 @@
-"""Which operator stands for a name and domain.
+"""Look-up of the operator for a name and a domain.
 
-It is looked for in the registry, among PyTorch's own, among those that were libraries of PopART,
-and in PopART's own table.
+Operators are looked up in the registry, among PyTorch's operators, among replacements of libraries
+for PopART, and in the table of PopART's own operators.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class CustomOperator:
-    """An operator of the user.
+    """A custom operator.
 
     Attributes:
-        forward: takes the inputs, and the attributes by keyword; returns a tensor or several.
-        backward: takes the gradients of the outputs, then the inputs, and the attributes by
-            keyword; returns a gradient, or `None`, for each input. Without it, forward's own
-            operations are differentiated.
-        is_built_in: whether it is one of ours, whose results take the examples' number and integer
-            types, and which computes nothing outside a trace.
+        forward: function of the inputs, with attributes by keyword, that returns one or more
+            tensors.
+        backward: function of the gradients of the outputs and then the inputs, with attributes by
+            keyword, that returns a gradient, or `None`, for each input. If it is `None`, the
+            operations of `forward` are differentiated.
+        is_built_in: whether this package defines the operator. Its results are cut to the number
+            of the example outputs and converted to their integer dtypes, and outside a trace it
+            computes nothing.
     """
 
     name: str
@@ -49,28 +51,29 @@ def register_custom_op(
     backward: Function | None = None,
     version: int = 1,
 ) -> None:
-    """Makes a Python function the operator that `poptorch.custom_op` finds (exact).
+    """Registers a Python function as an operator that `poptorch.custom_op` finds (exact).
 
-    The function is traced like the rest of a model, so it must be made of tensor operations; for
-    what is not, use `poptorch.CPU` inside it. A second registration replaces the first.
+    The function is traced like the rest of a model, so it must consist of tensor operations; for
+    other code, call `poptorch.CPU` inside it. A second registration replaces the first.
 
     Args:
-        name: as in `custom_op`.
-        domain: as in `custom_op`.
-        forward: takes the inputs, and the attributes by keyword; returns a tensor or several.
-        backward: takes the gradients of the outputs, then the inputs, and the attributes by
-            keyword; returns a gradient, or `None`, for each input. By default the operations of
-            `forward` are differentiated.
-        version: as `domain_version` in `custom_op`.
+        name: name as in `custom_op`.
+        domain: domain as in `custom_op`.
+        forward: function of the inputs, with attributes by keyword, that returns one or more
+            tensors.
+        backward: function of the gradients of the outputs and then the inputs, with attributes by
+            keyword, that returns a gradient, or `None`, for each input. By default the operations
+            of `forward` are differentiated.
+        version: version as `domain_version` in `custom_op`.
     """
     _registered[domain, name, version] = CustomOperator(name, forward, backward)
 
 
 def find(name: str, domain: str, version: int) -> CustomOperator:
-    """Returns the operator of that name and domain.
+    """Returns the operator of a name and a domain.
 
     Raises:
-        Error: there is none; the text says how to register one.
+        Error: no such operator is registered; the message says how to register one.
     """
     operator = (
         _registered.get((domain, name, version))

@@ -25,14 +25,14 @@ def ctc_beam_search_decoder(
     Args:
         probs: (T, N, C), logarithms of the probabilities of each label at each step.
         lengths: (N), the number of steps of each sequence.
-        blank: the label that stands for none.
-        beam_width: how many prefixes are kept after each step.
-        top_paths: how many labellings are returned.
+        blank: index of the blank label.
+        beam_width: number of prefixes that are kept after each step.
+        top_paths: number of labellings that are returned.
 
     Returns:
         The logarithm of each labelling's probability (N, top_paths), its length (N, top_paths) and
-        its labels (N, top_paths, T), filled up with `blank`. Where there are fewer labellings, the
-        probability is minus infinity and the length 0.
+        its labels (N, top_paths, T), padded with `blank`. If a sequence has fewer labellings, the
+        missing ones have probability minus infinity and length 0.
 
     Raises:
         Error: an argument is not a tensor or has the wrong shape.

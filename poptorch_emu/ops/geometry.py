@@ -15,16 +15,16 @@ Batch = torch.Tensor | Sequence[int]
 def fps(
     src: torch.Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = False
 ) -> torch.Tensor:
-    """Samples points that are far from each other, iteratively the farthest one (exact).
+    """Samples points that are far apart: each next point is the farthest from all before (exact).
 
     Args:
         src: (N, F) points.
-        ptr: where each cloud begins, and at last N: cloud i is [ptr[i], ptr[i + 1]).
-        ratio: how many points of each cloud to take, rounded up.
-        random_start: begin with any point of each cloud rather than its first.
+        ptr: first position of each cloud, then N, so that cloud i is [ptr[i], ptr[i + 1]).
+        ratio: share of the points of each cloud to sample; their number is rounded up.
+        random_start: whether to begin with a random point of each cloud instead of its first one.
 
     Returns:
-        Positions in `src` of the points taken, cloud by cloud.
+        Positions in `src` of the sampled points, cloud by cloud.
 
     Raises:
         Error: an argument has the wrong type.
@@ -67,16 +67,17 @@ def nearest(
     batch_x: Batch | None = None,
     batch_y: Batch | None = None,
 ) -> torch.Tensor:
-    """Returns for each point of `x` the position of the nearest one of `y` (exact).
+    """Returns the position in `y` of the point nearest to each point of `x` (exact).
 
     Args:
         x: (N, F) points, or (N) numbers.
         y: (M, F) points, or (M) numbers.
-        batch_x: (N), the cloud of each point of `x`; only points of one cloud are compared.
-        batch_y: (M), the cloud of each point of `y`.
+        batch_x: (N), index of the cloud of each point of `x`; points of different clouds are never
+            compared.
+        batch_y: (M), index of the cloud of each point of `y`.
 
     Returns:
-        (N) integers; of equally near points the first.
+        (N) integers; if several points are equally near, the position of the first.
 
     Raises:
         Error: an argument has the wrong type.
@@ -102,7 +103,7 @@ def nearest(
 def _batch(
     batch: Batch | None, batch_x: Batch | None, batch_y: Batch | None, points: torch.Tensor
 ) -> torch.Tensor:
-    """Returns a batch vector as a tensor; without one, all points are of cloud 0."""
+    """Returns batch indices as a tensor; if there are none, all points belong to cloud 0."""
     if isinstance(batch, torch.Tensor):
         return batch
     if batch is None:

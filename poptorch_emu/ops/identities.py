@@ -1,4 +1,4 @@
-"""Operations that return their argument: what they say about it is all they do."""
+"""Operations that return their argument and mark it for the tracer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
     """Returns `x` reduced, and marks it as the loss of the model (exact).
 
     Args:
-        x: any shape.
-        reduction: "sum" and "mean" give a 0-d tensor, "none" the shape of `x`.
+        x: tensor of any shape.
+        reduction: "sum" or "mean" for a result without axes, "none" for the shape of `x`.
 
     Raises:
-        AssertionError: `reduction` is none of them.
+        AssertionError: `reduction` has another value.
 
     Example:
         >>> poptorch.identity_loss(torch.tensor([1.0, 3.0]), reduction="mean")
@@ -50,10 +50,10 @@ def nop(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """Returns its arguments; their values are kept rather than recomputed (exact).
+    """Returns its arguments; their values are stored instead of recomputed (exact).
 
     Returns:
-        The tensor, a tuple of several, or the same container.
+        The one tensor, a tuple of several tensors, or the container that was passed.
 
     Raises:
         ValueError: an argument is not a tensor.
@@ -70,11 +70,11 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
-    """Returns `tensor`; a hint about the memory of the operation that makes it (modelled).
+    """Returns `tensor`; limits the memory of the operation that computed it (modelled).
 
     Args:
-        tensor: the result of the operation, whose record says the hint.
-        available_memory_proportion: part of the IPU's memory that the operation may take.
+        tensor: result of the operation, whose record stores the limit.
+        available_memory_proportion: share of the IPU's memory that the operation may use.
 
     Raises:
         Error: the argument is not a tensor.

@@ -1,4 +1,4 @@
-"""Loops and branches that stay loops and branches on the device."""
+"""Loops and branches that the device executes as loops and branches."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ Body = Callable[..., Any]
 
 
 def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Runs `body` `count` times, each time on what it returned before (exact).
+    """Runs `body` `count` times, each time on the results of the time before (exact).
 
-    The body is traced once for its results, and in training once more for its gradients. It may
-    read tensors from outside; nothing outside sees what it changes in place. Random numbers differ
-    in each iteration. Outside a trace the body runs once, whatever `count` is, as in PopTorch.
+    The body is traced once for its results and, in training, once more for its gradients. It may
+    read tensors from outside. Tensors outside keep their values if the body changes them in
+    place. Random numbers differ in each iteration. Outside a trace the body runs once, whatever
+    `count` is, as in PopTorch.
 
     Args:
         count: number of iterations.
-        body: takes as many tensors as `inputs` has and returns as many, of the same shapes and
-            types.
-        inputs: what the first iteration is given.
+        body: function of as many tensors as `inputs` has that returns tensors of the same number,
+            shapes and dtypes.
+        inputs: arguments of the first iteration.
 
     Returns:
-        What the last iteration returned, as a list.
+        The results of the last iteration, as a list.
 
     Raises:
         ValueError: `inputs` is not a list of tensors.
-        Error: there are no inputs, or the body returns tensors of another number, shape or type.
+        Error: `inputs` is empty, or the number, shape or dtype of the body's results differs.
 
     Example:
         >>> class Doubled(torch.nn.Module):
@@ -61,23 +62,24 @@ def cond(
     else_body: Body,
     else_inps: list[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Runs one of two bodies; which one is decided when the model runs (exact).
+    """Runs one of two bodies; the condition is evaluated when the model runs (exact).
 
-    Both bodies are traced. They may read tensors from outside; nothing outside sees what they
-    change in place.
+    Both bodies are traced. They may read tensors from outside. Tensors outside keep their values
+    if a body changes them in place.
 
     Args:
         condition: a boolean tensor of one element.
-        then_body: what runs if it is true.
-        then_inps: the arguments of `then_body`; may be empty.
-        else_body: what runs otherwise; returns as many tensors as `then_body`, of the same shapes
-            and types.
-        else_inps: the arguments of `else_body`; may be empty.
+        then_body: function that runs if the condition is true.
+        then_inps: arguments of `then_body`; may be empty.
+        else_body: function that runs otherwise; its results have the number, shapes and dtypes of
+            those of `then_body`.
+        else_inps: arguments of `else_body`; may be empty.
 
     Returns:
-        What the body returned, as a list.
+        The results of the body that ran, as a list.
 
     Raises:
+        ValueError: the inputs are not lists of tensors.
         ValueError: the inputs are not lists of tensors.
         Error: the condition is not a tensor, or the bodies return different numbers, shapes or
             types of tensors.

@@ -1,4 +1,4 @@
-"""Convolutions that share a plan."""
+"""Groups of convolutions, which PopART plans together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _open: list[MultiConv] = []
 
 
 class MultiConv:
-    """Groups the convolutions of a context (accepted): the settings are checked, results the same.
+    """Groups the convolutions of a context (accepted): settings are checked, results the same.
 
-    Each setter returns the object, so that calls can be chained. A list has one value for each
+    Each setter returns the object, so that calls can be chained. A list holds one value for each
     convolution.
     """
 
@@ -29,10 +29,10 @@ class MultiConv:
         self._first = 0
 
     def availableMemoryProportions(self, value: Any) -> MultiConv:
-        """Sets what share of the memory each convolution may use: a float, or a list of them.
+        """Sets the share of the memory that each convolution may use: a float, or a list of floats.
 
         Raises:
-            AssertionError: the value is something else.
+            AssertionError: the value has another type.
         """
         values = self._listed("availableMemoryProportions", value)
         is_good = values != [] and all(isinstance(item, float) for item in values)
@@ -40,10 +40,10 @@ class MultiConv:
         return self
 
     def partialsTypes(self, value: Any) -> MultiConv:
-        """Sets the type of partial sums: `torch.float`, `torch.half`, or a list of them.
+        """Sets the dtype of partial sums: `torch.float`, `torch.half`, or a list of them.
 
         Raises:
-            ValueError: the value is something else.
+            ValueError: the value is neither.
         """
         values = self._listed("partialsTypes", value)
         if not values or any(item not in (torch.float, torch.half) for item in values):
@@ -54,10 +54,10 @@ class MultiConv:
         return self
 
     def enableConvDithering(self, value: Any) -> MultiConv:
-        """Sets whether the convolutions are laid out with dithering: a bool, or a list of them.
+        """Sets whether the layout of the convolutions is dithered: a bool, or a list of bools.
 
         Raises:
-            ValueError: the value is something else.
+            ValueError: the value has another type.
         """
         values = self._listed("enableConvDithering", value)
         if not all(isinstance(item, bool) for item in values):
@@ -65,29 +65,29 @@ class MultiConv:
         return self
 
     def planType(self, value: MultiConvPlanType | None) -> MultiConv:
-        """Sets how the convolutions share the chip.
+        """Sets the way in which the convolutions share the chip.
 
         Raises:
-            AssertionError: the value is no plan type.
+            AssertionError: the value is not a `MultiConvPlanType`.
         """
         is_good = value is None or isinstance(value, MultiConvPlanType)
         require(is_good, f"Invalid plan type! Got {value!r}; expected a MultiConvPlanType.")
         return self
 
     def perConvReservedTiles(self, value: int) -> MultiConv:
-        """Sets how many tiles are reserved for each convolution.
+        """Sets the number of tiles that are reserved for each convolution.
 
         Raises:
-            AssertionError: the value is no integer.
+            AssertionError: the value is not an integer.
         """
         require(isinstance(value, int), f"perConvReservedTiles is {value!r}, not an integer.")
         return self
 
     def cycleBackOff(self, value: float) -> MultiConv:
-        """Sets how much slower than the fastest plan the plan may be.
+        """Sets the share by which a plan may be slower than the fastest one.
 
         Raises:
-            AssertionError: the value is no float.
+            AssertionError: the value is not a float.
         """
         require(isinstance(value, float), f"cycleBackOff is {value!r}, not a float.")
         return self
@@ -115,7 +115,7 @@ class MultiConv:
                 self._check_lists(num_convolutions)
 
     def _listed(self, name: str, value: Any) -> list[Any]:
-        """Returns the values as a list and notes how many a list has; `None` means none given."""
+        """Returns values as a list and stores its length; a single value has no length."""
         self._lists.pop(name, None)
         if isinstance(value, (list, tuple)):
             self._lists[name] = len(value)
@@ -131,7 +131,7 @@ class MultiConv:
                 )
 
 
-# Where `None` stands for "not set", it is a legal value of no convolution in particular.
+# Meaning of a single value of each setter; `None` means "not set" where the setter allows it.
 _optional: dict[str, Callable[[Any], list[Any]]] = {
     "availableMemoryProportions": lambda value: [1.0] if value is None else [value],
     "partialsTypes": lambda value: [value],

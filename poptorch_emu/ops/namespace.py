@@ -1,7 +1,7 @@
-"""The operators of `torch.ops.poptorch`: what programs call there instead of the public functions.
+"""Operators of `torch.ops.poptorch`, which programs call in place of the public functions.
 
-Each comes down to the operations of the function that does its work, on the CPU and in a trace, so
-none of them is ever seen in a graph.
+Each one decomposes into the operations of a public function, on the CPU and in a trace, so a graph
+never contains one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from poptorch_emu.ops.printing import ipu_print_tensor
 from poptorch_emu.ops.slicing import dynamic_slice, dynamic_update
 from poptorch_emu.trace import scopes
 
-# By the name that PyTorch has for a type, and by that of ONNX.
+# Names of dtypes in PyTorch and in ONNX.
 _TYPES = {
     "bool": torch.bool,
     "float": torch.float32,

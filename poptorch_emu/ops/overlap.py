@@ -1,4 +1,4 @@
-"""Inputs and outputs whose transfer overlaps with compute."""
+"""Marks of inputs and outputs whose transfer overlaps with computation."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from poptorch_emu.trace import blocks
 
 
 def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:
-    """Returns its argument; says that the transfer of these inputs overlaps (modelled).
+    """Returns its argument; marks these inputs to be transferred during computation (modelled).
 
     Args:
-        input_tensors: tensors in containers; what is no tensor stays as it is.
-        mode: with what the transfer overlaps.
+        input_tensors: tensors in containers; values that are not tensors stay unchanged.
+        mode: part of the computation that the transfer overlaps with.
 
     Raises:
-        TypeError: `mode` is no `OverlapMode`.
+        TypeError: `mode` is not an `OverlapMode`.
     """
     return _marked(input_tensors, mode, OVERLAP_INPUT)
 
 
 def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
-    """Returns its argument; says that the transfer of these outputs overlaps (modelled).
+    """Returns its argument; marks these outputs to be transferred during computation (modelled).
 
     Args:
-        output_tensors: tensors in containers; what is no tensor stays as it is.
-        mode: with what the transfer overlaps.
+        output_tensors: tensors in containers; values that are not tensors stay unchanged.
+        mode: part of the computation that the transfer overlaps with.
 
     Raises:
-        TypeError: `mode` is no `OverlapMode`.
+        TypeError: `mode` is not an `OverlapMode`.
     """
     return _marked(output_tensors, mode, OVERLAP_OUTPUT)
 
@@ -48,7 +48,7 @@ def _marked(structure: Any, mode: OverlapMode, operator: Any) -> Any:
 
 
 class _Mark(torch.autograd.Function):
-    """An identity that leaves an operation in the graph."""
+    """An identity that records an operation in the graph."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, operator: Any, mode: str) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Operators of PopART itself that `custom_op` reaches, as far as they mean something in PyTorch.
+"""Operators of PopART that `custom_op` finds, if PyTorch can compute them.
 
-Source: the ONNX operator set 11 for domain "ai.onnx"; names, attributes and their defaults as
-PopART's operator documentation gives them for "ai.graphcore". What an operator does where nothing
-arrives (`ScatterReduce`) is assumed: zeros, or ones for a product.
+Source: the ONNX operator set 11 for domain "ai.onnx"; for "ai.graphcore" the names, attributes and
+defaults of PopART's operator documentation. The result of `ScatterReduce` at a position without an
+input is assumed: 0, or 1 for a product.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from poptorch_emu.torch_versions import nll_loss_nd
 from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 
 Attributes = Mapping[str, Any]
-# In this order in PopART's enumeration; PyTorch's numbers.
+# Names in the order of PopART's enumeration, with PyTorch's numbers as values.
 _REDUCTIONS = {"sum": 2, "mean": 1, "noreduction": 0}
 _SCATTERS = ("sum", "max", "min", "mul")
 
 
 @dataclass(frozen=True)
 class PopartOperator:
-    """An operator: what computes it, and the attributes it has.
+    """The function that computes an operator, and the operator's attributes.
 
     Attributes:
-        run: takes the inputs and all attributes; returns a tensor or several.
-        defaults: the attributes by name; those that must be given are `None`.
+        run: function of the inputs and all attributes that returns one or more tensors.
+        defaults: default of each attribute by name; `None` if the attribute must be given.
     """
 
     run: Callable[[Sequence[torch.Tensor], Attributes], Any]
     defaults: Mapping[str, Any]
 
     def __call__(self, *inputs: torch.Tensor, **given: Any) -> list[torch.Tensor]:
-        """Returns the results.
+        """Returns the results of the operator as a list.
 
         Raises:
             Error: an attribute is unknown or missing.
@@ -74,7 +74,7 @@ def _with(
 
 
 def _reduction(value: str | int) -> int:
-    """Returns PyTorch's number of a reduction, given by name or by PopART's number."""
+    """Returns PyTorch's number of a reduction that is given by name or by PopART's number."""
     names = list(_REDUCTIONS)
     name = names[value] if isinstance(value, int) and 0 <= value < len(names) else str(value)
     if name.lower() not in _REDUCTIONS:
@@ -96,7 +96,7 @@ def _l1(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
 
 
 def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Not PyTorch's function of that name: only `identity_loss` makes this a loss."""
+    """Computes the loss without `F.nll_loss`, which the tracer would mark as the model's loss."""
     probabilities, labels = inputs
     log_p = probabilities if given["inputIsLogProbability"] else probabilities.log()
     loss: Callable[..., torch.Tensor] = nll_loss_nd
@@ -105,7 +105,7 @@ def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor
 
 
 def _ctc(inputs: Sequence[torch.Tensor], given: Attributes) -> list[torch.Tensor]:
-    """Returns the loss, and the gradient of each row's loss, which is a result and has none."""
+    """Returns the loss, and the gradient of each row's loss as a result that has no gradient."""
     log_p, targets, *lengths = inputs
     if [value.dim() for value in inputs] != [3, 2, 1, 1]:
         raise ValueError(
@@ -164,7 +164,7 @@ def _group_norm(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
 
 
 def _rows_of(axis: int, x: torch.Tensor) -> torch.Tensor:
-    """Flattens `x` into a matrix, as the softmax of this operator set sees it."""
+    """Flattens `x` into a matrix, because softmax of operator set 11 works on a matrix."""
     return x.flatten(axis % x.dim()).flatten(0, -2) if axis % x.dim() else x.reshape(1, -1)
 
 
@@ -177,7 +177,7 @@ def _softmax(function: Callable[..., torch.Tensor]) -> PopartOperator:
 
 
 def _over_axes(function: Callable[..., torch.Tensor]) -> PopartOperator:
-    """Returns a reduction: `function` of a tensor, a list of axes, and whether to keep them."""
+    """Returns an operator that reduces axes by `function(tensor, axes, keepdim)`."""
 
     def run(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
         (x,) = inputs
@@ -200,7 +200,7 @@ def _cumsum(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
 
 
 def _folded(function: Callable[..., torch.Tensor]) -> PopartOperator:
-    """Returns an operator of any number of inputs."""
+    """Returns an operator that combines any number of inputs by a function of two."""
 
     def run(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
         result = inputs[0]
@@ -219,7 +219,8 @@ _GRAPHCORE: dict[str, PopartOperator] = {
     "BitwiseXnor": _plain(lambda x, y: ~(x ^ y)),
     "BitwiseXor": _plain(torch.bitwise_xor),
     "Bucketize": _with(lambda i, a: torch.bucketize(*i, right=bool(a["right"])), right=0),
-    # The result has the type of the input whatever text says, and the hint is the planner's.
+    # `outDataType` is ignored because the result has the input's dtype; the last one is only a
+    # hint.
     "Ctc": _with(
         _ctc,
         reduction="Mean",
@@ -352,10 +353,10 @@ _TABLES = {"ai.graphcore": _GRAPHCORE, "ai.onnx": _ONNX}
 
 
 def popart_operator(name: str, domain: str) -> PopartOperator | None:
-    """Returns PopART's operator of that name and domain, or `None` if it has no meaning here."""
+    """Returns PopART's operator of this name and domain; `None` if it is not supported."""
     return _TABLES.get(domain, {}).get(name)
 
 
 def popart_names() -> list[tuple[str, str]]:
-    """Returns domain and name of all of them."""
+    """Returns domain and name of each operator of PopART in the tables."""
     return [(domain, name) for domain, table in _TABLES.items() for name in table]

@@ -1,1 +1,1 @@
-"""Operators that programs name and that were C++ libraries on the IPU, one file a family."""
+"""Built-in operators that replace C++ libraries for the IPU, one file for each family."""

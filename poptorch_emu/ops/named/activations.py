@@ -1,4 +1,4 @@
-"""Activations: LeakyRelu, and those of spiking networks, whose gradients are surrogates."""
+"""Activations: LeakyRelu, and steps of spiking networks with surrogate gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cube(inputs: Sequence[torch.Tensor], given: Attributes) -> tuple[torch.Tenso
 
 
 class _StraightThroughEstimator(torch.autograd.Function):
-    """A step, whose gradient is that of its result."""
+    """A step function with the gradient of the identity."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -36,12 +36,12 @@ class _StraightThroughEstimator(torch.autograd.Function):
 
 
 class _Step(torch.autograd.Function):
-    """A step that is 1 at 0; its gradient is made by a subclass."""
+    """A step function that is 1 at 0; subclasses define the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
-        # Written so that what is no number gives 1, as on the IPU.
+        # Written so that NaN gives 1, as on the IPU.
         return torch.where(x < 0, torch.zeros_like(x), torch.ones_like(x))
 
 
@@ -71,5 +71,5 @@ def fast_sigmoid(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
 
 
 def heaviside(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
-    """Returns 0 where x is negative, else 1; the gradient is that of a rectifier."""
+    """Returns 0 where x is negative, else 1; the gradient is that of a ReLU."""
     return _Heaviside.apply(*inputs)  # type: ignore[no-untyped-call]

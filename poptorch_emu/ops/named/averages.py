@@ -1,4 +1,4 @@
-"""A moving average of a weight, which the device changes once an update."""
+"""A moving average of a weight, which the device updates once for each weight update."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from poptorch_emu.trace import regions
 
 
 def moving_average(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Has the average become factor * average + (1 - factor) * weight, at each update.
+    """Sets the average to factor * average + (1 - factor) * weight at each update.
 
-    The weight is that before the update, and micro-batches read the average before it. The result
-    is there to be thrown away.
+    The weight is its value before the update. Micro-batches read the average before it changes.
+    Callers discard the result.
 
     Raises:
-        Error: in inference, which has no updates, and inside a loop or a branch.
-        ValueError: the shapes do not fit.
+        Error: the model is for inference, which has no updates, or the call is in a loop or branch.
+        ValueError: the shapes of the arguments are wrong.
     """
     weight, average, factor = inputs
     state = regions.current()

@@ -1,6 +1,6 @@
-"""Exchanges between replicas inside forward and backward, as operators with a name.
+"""Built-in operators that exchange values between replicas inside forward and backward.
 
-With one replica they are copies. Otherwise each becomes an operator of `ir/exchange.py`.
+With one replica they copy; with several, each becomes an operator of `ir/exchange.py`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from poptorch_emu.ir.exchange import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, OWN_PIE
 from poptorch_emu.ops.named.named_operator import Attributes
 from poptorch_emu.trace import blocks, regions
 
-# Of PopART's enumeration of operators.
+# Value of `add` in PopART's enumeration of collective operators.
 _ADD = 0
 
 
 def check_sum(name: str, given: Mapping[str, Any]) -> None:
-    """Refuses a reduction that is no sum.
+    """Refuses a reduction other than a sum.
 
     Raises:
-        Error: it is another one.
+        Error: the attribute `__collectiveOperator` is not `add`.
     """
     if given["__collectiveOperator"] != _ADD:
         raise compiler_error(
@@ -33,11 +33,11 @@ def check_sum(name: str, given: Mapping[str, Any]) -> None:
 
 
 def replicas_of(name: str, given: Attributes) -> int:
-    """Returns how many replicas an exchange is between: all of the model.
+    """Returns the number of replicas that take part in an exchange, which are all of the model.
 
     Raises:
-        Error: it is between some of them, inside a loop or a branch, or in inference of several
-            processes.
+        Error: the exchange is between some replicas only, inside a loop or a branch, or in
+            inference with several processes.
     """
     if not blocks.is_tracing():
         return 1
@@ -63,10 +63,10 @@ def replicas_of(name: str, given: Attributes) -> int:
 
 
 def all_gather(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
-    """Returns the tensors of all replicas, one after another on a new first axis.
+    """Returns the tensors of all replicas, stacked on a new first axis.
 
     Raises:
-        Error: replicas cannot meet here.
+        Error: replicas cannot exchange values here.
     """
     count = replicas_of("ReplicatedAllGather", given)
     if count == 1:
@@ -78,7 +78,7 @@ def all_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
     """Returns the sum over replicas; with `backwards`, the input, whose gradient is summed.
 
     Raises:
-        Error: replicas cannot meet here, or this is no sum.
+        Error: replicas cannot exchange values here, or the reduction is not a sum.
     """
     check_sum("ReplicatedAllReduceTP", given)
     count = replicas_of("ReplicatedAllReduceTP", given)
@@ -89,10 +89,10 @@ def all_reduce(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
 
 
 def all_reduce_without_gradient(inputs: Sequence[torch.Tensor], given: Attributes) -> list[Any]:
-    """Returns the sums over replicas.
+    """Returns the sum of each input over replicas.
 
     Raises:
-        Error: replicas cannot meet here, this is no sum, or a gradient of it is asked for.
+        Error: replicas cannot exchange values here, the reduction is not a sum, or backward runs.
     """
     check_sum("ReplicatedAllReduce", given)
     count = replicas_of("ReplicatedAllReduce", given)
@@ -102,7 +102,7 @@ def all_reduce_without_gradient(inputs: Sequence[torch.Tensor], given: Attribute
 
 
 def all_to_all(name: str) -> Callable[[Sequence[torch.Tensor], Attributes], Any]:
-    """Returns the operator of that name: piece s of the first axis goes to replica s."""
+    """Returns the operator of this name, which sends piece s of the first axis to replica s."""
 
     def run(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
         (x,) = inputs
@@ -173,7 +173,7 @@ class _Sum(_AllReduce):
 
 
 class _AllToAll(torch.autograd.Function):
-    """An exchange of pieces whose gradients go the same way back."""
+    """An exchange of pieces whose gradients are sent back the same way."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, count: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Operators that return what they are given: copies, and values with another one's gradient."""
+"""Operators that return an input: copies, and values with the gradient of another value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from poptorch_emu.ops.named.named_operator import Attributes
 
-# RemapCE has one of these sets of attributes; none of them changes a value.
+# RemapCE has either the first or the second set of attributes, none of which changes a value.
 _REMAP_ONE = ("grain_size",)
 _REMAP_BOTH = (
     "fwd_grain_size",
@@ -28,7 +28,7 @@ def copy(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
 
 
 def remap(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Returns a copy, which on the IPU lay otherwise on the tiles.
+    """Returns a copy, which has another layout on tiles on a real IPU.
 
     Raises:
         ValueError: neither set of attributes is complete.
@@ -46,7 +46,7 @@ def _are_given(names: Sequence[str], given: Mapping[str, Any]) -> bool:
 
 
 class _Proxy(torch.autograd.Function):
-    """The first tensor, with the gradient going to the second one."""
+    """Returns the first tensor and sends the gradient to the second one."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, proxy: torch.Tensor) -> torch.Tensor:
@@ -58,10 +58,10 @@ class _Proxy(torch.autograd.Function):
 
 
 def autograd_proxy(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
-    """Returns the first tensor; the second one has the gradient, unchanged.
+    """Returns the first tensor; the second tensor receives the gradient, unchanged.
 
     Raises:
-        ValueError: they have different shapes.
+        ValueError: the shapes of the tensors differ.
     """
     value, proxy = inputs
     if value.shape != proxy.shape:

@@ -1,4 +1,4 @@
-"""Nms: chooses boxes by their scores and suppresses those of the same class that overlap them."""
+"""Nms: selects boxes by score and suppresses boxes of the same class that overlap it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from poptorch_emu.ops.named.named_operator import Attributes
 from poptorch_emu.trace import control_flow
 
-# What a score is once it no longer counts, and the class in a place that nothing was found for.
+# Score of a box that no longer counts, and class of a place without a detection.
 _TAKEN = torch.finfo(torch.float32).min
 _NO_CLASS = 2**31 - 1
 
 
 def suppressed(inputs: Sequence[torch.Tensor], given: Attributes) -> list[torch.Tensor]:
-    """Returns positions, scores, boxes, classes and numbers of what is detected.
+    """Returns positions, scores, boxes, classes and the number of the detections.
 
-    A box is recorded with the largest score that remains; then that score no longer counts, and
-    those of its class are taken away, or lowered, for boxes that overlap it. Each element of a
-    batch continues to its own end.
+    Each step records the box with the largest remaining score and removes that score. Scores of
+    the same class are removed or lowered for boxes that overlap it. Each element of a batch stops
+    when no score is above the threshold.
 
     Raises:
-        ValueError: a shape does not fit, or more detections are asked for than there are boxes.
+        ValueError: a shape is wrong, or `numDetections` exceeds the number of boxes.
     """
     scores, boxes = (value.detach() for value in inputs)
     if scores.dim() != 3 or boxes.shape != (*scores.shape[:2], 4):
@@ -66,7 +66,7 @@ def _detect(
     classes: torch.Tensor,
     lengths: torch.Tensor,
 ) -> list[torch.Tensor]:
-    """Records one more box of each element that has not come to its end."""
+    """Records one more box for each element of the batch that has a score above the threshold."""
     rows, num_boxes, num_classes = remaining.shape
     best, position = remaining.flatten(1).max(1)
     box, label = position // num_classes, position % num_classes
@@ -95,12 +95,12 @@ def _detect(
 
 
 def _overlaps(corners: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """Returns (rows, boxes, 1): common areas, by the area that either box covers."""
+    """Returns the intersection over union of a box and each box, in shape (rows, boxes, 1)."""
     first = torch.maximum(corners[..., :2], boxes[..., :2])
     last = torch.minimum(corners[..., 2:], boxes[..., 2:])
     common = (last - first).clamp(min=0).prod(2, keepdim=True)
     area = _area(corners) + _area(boxes) - common
-    # Boxes without an area have nothing in common.
+    # Boxes without an area overlap nothing; dividing their areas would give NaN.
     return torch.where(common > 0, common / area, torch.zeros_like(common))
 
 

@@ -10,24 +10,24 @@ from poptorch_emu.ops.named.named_operator import Attributes
 
 
 def distance_matrix(rows: torch.Tensor, others: torch.Tensor, p: int) -> torch.Tensor:
-    """Returns (M, N) distances of rows (M, K) and (N, K) by norm p; sums are float32.
+    """Returns (M, N) distances of rows (M, K) and (N, K) by norm p, summed in float32.
 
-    Where a distance is 0 its gradient is, too.
+    The gradient of a distance of 0 is 0.
 
     Raises:
-        ValueError: these are no matrices with rows of one length.
+        ValueError: the tensors are not matrices with rows of equal length.
     """
     check_rows(rows, others)
-    # Without a product of matrices, which would lose the digits of small distances.
+    # A product of matrices would lose the digits of small distances.
     mode = "donot_use_mm_for_euclid_dist"
     return torch.cdist(rows.float(), others.float(), float(p), compute_mode=mode).to(rows.dtype)
 
 
 def check_rows(rows: torch.Tensor, others: torch.Tensor) -> None:
-    """Checks that two tensors are matrices with rows of one length.
+    """Checks that two tensors are matrices with rows of equal length.
 
     Raises:
-        ValueError: they are not.
+        ValueError: a tensor is not a matrix, or the lengths of rows differ.
     """
     if rows.dim() != 2 or others.dim() != 2 or rows.size(1) != others.size(1):
         raise ValueError(
@@ -37,5 +37,5 @@ def check_rows(rows: torch.Tensor, others: torch.Tensor) -> None:
 
 
 def distances(p: int) -> Callable[[Sequence[torch.Tensor], Attributes], torch.Tensor]:
-    """Returns the operator of norm p."""
+    """Returns the operator that computes distances by norm p."""
     return lambda inputs, given: distance_matrix(inputs[0], inputs[1], p)

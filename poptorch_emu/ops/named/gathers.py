@@ -1,4 +1,4 @@
-"""FastGatherLastDim: takes elements of the last axis by their positions."""
+"""FastGatherLastDim: selects elements of the last axis by position."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from poptorch_emu.ops.named.named_operator import Attributes
 
 
 def gather_last_axis(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Returns `data[..., index]` for each row of both.
+    """Returns the elements of each row of `data` at the positions in the same row of `index`.
 
     Raises:
-        ValueError: the number of axes differs, or the size of one before the last.
+        ValueError: the shapes differ on an axis before the last.
     """
     data, index = inputs
     if data.dim() != index.dim() or data.shape[:-1] != index.shape[:-1]:

@@ -1,4 +1,4 @@
-"""GroupQuantizeDecompress: 4-bit numbers, packed into 16-bit words, with a scale for each group."""
+"""GroupQuantizeDecompress: unpacks 4-bit numbers from 16-bit words and scales each group."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 
 from poptorch_emu.ops.named.named_operator import Attributes
 
-# A word holds four numbers; four words hold a run of sixteen, word j those at j, 4 + j, 8 + j, ...
+# A word holds four numbers. Four words hold sixteen: word j those at j, 4 + j, 8 + j and 12 + j.
 _BITS, _NUMBERS, _WORDS = 4, 4, 4
 
 
 def decompressed(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Returns (rows, groups·n·4) values `q · scale + bias` of words (rows, groups, n).
+    """Returns values `q * scale + bias`, (rows, groups * n * 4), of words (rows, groups, n).
 
     Raises:
-        ValueError: a shape does not fit.
+        ValueError: a shape or a dtype is wrong.
     """
     packed, scale, bias = inputs
     if packed.dim() != 3 or packed.size(2) % _WORDS or packed.dtype is not torch.int16:

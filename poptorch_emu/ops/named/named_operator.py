@@ -1,4 +1,4 @@
-"""What an operator is that has a name, and how its inputs and attributes are checked."""
+"""Definition of a built-in operator, and checks of its inputs and attributes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from poptorch_emu.log import logger
 from poptorch_emu.structure import as_list
 
 Attributes = Mapping[str, Any]
-# Stands for the default of an attribute that must be given.
+# Default of an attribute that must be given.
 REQUIRED = object()
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """What an attribute may be.
+    """Allowed values of an attribute.
 
     Attributes:
-        kind: `int`, `float` or `str`; an integer is a float, too, and a bool is an integer.
-        default: its value where none is given; `REQUIRED` if one must be.
-        is_list: whether it is a list of such values.
+        kind: `int`, `float` or `str`; an `int` is also a `float`, and a `bool` is also an `int`.
+        default: value if none is given; `REQUIRED` if one must be given.
+        is_list: whether the attribute is a list of such values.
     """
 
     kind: type
@@ -32,7 +32,7 @@ class Attribute:
     is_list: bool = False
 
     def accepts(self, value: Any) -> bool:
-        """Tells whether a value is of this kind."""
+        """Returns whether a value is allowed."""
         kinds = (int, float) if self.kind is float else (self.kind,)
         if self.is_list:
             return isinstance(value, (list, tuple)) and all(isinstance(v, kinds) for v in value)
@@ -44,13 +44,13 @@ class Attribute:
 
 @dataclass(frozen=True)
 class NamedOperator:
-    """An operator of a name and domain.
+    """A built-in operator with a name and a domain.
 
     Attributes:
-        title: domain and name, as errors say them.
-        run: takes the inputs and all attributes; returns a tensor or several.
-        inputs: what the inputs are called.
-        attributes: those it has; others are taken and have no effect, as on the IPU.
+        title: domain and name, as error messages show them.
+        run: function of the inputs and all attributes that returns one or more tensors.
+        inputs: names of the inputs.
+        attributes: attributes of the operator; others are ignored, as on the IPU.
     """
 
     title: str
@@ -59,10 +59,10 @@ class NamedOperator:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
     def __call__(self, *inputs: torch.Tensor, **given: Any) -> list[torch.Tensor]:
-        """Returns the results.
+        """Returns the results of the operator as a list.
 
         Raises:
-            Error: the number of inputs, an attribute, or a shape does not fit.
+            Error: the number of inputs, an attribute, or a shape is wrong.
         """
         if len(inputs) != len(self.inputs):
             raise compiler_error(

@@ -1,7 +1,7 @@
-"""The operators by their domains and names, and which ones have names like one that is unknown.
+"""Table of built-in operators by domain and name, and search for similar names.
 
 Source: names, attributes, formulas and gradients are those of the public programs and libraries
-that use them; each has version 1.
+that use the operators; each operator has version 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from poptorch_emu.ops.named import (
 from poptorch_emu.ops.named.named_operator import Attribute, NamedOperator
 
 VERSION = 1
-# The lowest float32: every score is above it.
+# The lowest float32, so that every score is above the default threshold.
 _LOWEST_SCORE = torch.finfo(torch.float32).min
 
 _OPERATORS: dict[tuple[str, str], NamedOperator] = {}
@@ -143,22 +143,22 @@ _add(
 
 
 def named_operator(name: str, domain: str, version: int) -> NamedOperator | None:
-    """Returns the operator of that name, domain and version, or `None` if there is none."""
+    """Returns the operator of this name, domain and version; `None` if there is none."""
     return _OPERATORS.get((domain, name)) if version == VERSION else None
 
 
 def named_operators() -> list[tuple[str, str]]:
-    """Returns domain and name of all of them."""
+    """Returns domain and name of each built-in operator."""
     return list(_OPERATORS)
 
 
 def near_names(name: str, domain: str, others: list[tuple[str, str]]) -> list[str]:
-    """Returns "domain:name" of operators that may be meant, the likeliest first.
+    """Returns "domain:name" of operators with similar names, the most similar first.
 
     Args:
-        name: what was asked for.
-        domain: where.
-        others: more domains and names that there are.
+        name: name that was not found.
+        domain: domain of that name.
+        others: domains and names of further operators.
     """
     titles = [f"{d}:{n}" for d, n in [*named_operators(), *others]]
     same = [title for title in titles if title.lower().endswith(f":{name.lower()}")]

@@ -11,7 +11,7 @@ from poptorch_emu.ops.named.named_operator import Attributes
 
 
 def packed_attention(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Returns `softmax(q k' + M) v` of (3, N, L, D); M hides what comes later, nothing is scaled.
+    """Returns `softmax(q k' + M) v` of (3, N, L, D); M is the causal mask, and scores are unscaled.
 
     Raises:
         ValueError: the tensor has another shape, or a number of chunks does not divide L.

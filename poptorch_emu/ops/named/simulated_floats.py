@@ -1,9 +1,9 @@
-"""Numbers rounded to what a small floating-point format holds.
+"""Rounds numbers to the values of a small floating-point format.
 
-A format of E exponent and M mantissa bits has no infinities. With e = 2^(E-1) - 1 its largest
-value is 2^e (2 - 2^-M), its smallest normal one 2^-e; below that it has subnormals. A number is
-divided so that the subnormals of the type that holds it become those of the format, is rounded in
-its bits, and is multiplied back.
+A format with E exponent and M mantissa bits has no infinities. With e = 2^(E-1) - 1 its largest
+value is 2^e (2 - 2^-M) and its smallest normal value 2^-e; smaller values are subnormal. A number
+is first divided so that the format's subnormals become subnormals of the carrier dtype. Then its
+bits are rounded, and the result is multiplied back.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ GRADIENTS = ("stop", "ste", "quantise")
 
 @dataclass(frozen=True)
 class Carrier:
-    """The type whose bits are rounded.
+    """The dtype whose bits are rounded.
 
     Attributes:
-        dtype: the type.
-        bits: integers of its size.
-        exponent_bits: the most that a format may have.
-        mantissa_bits: those of the type, and the most that a format may have.
-        smallest_exponent: the smallest normal number is 2 to the minus this.
+        dtype: the floating-point dtype.
+        bits: integer dtype of the same size.
+        exponent_bits: largest number of exponent bits of a format.
+        mantissa_bits: number of mantissa bits of `dtype`, the largest of a format.
+        smallest_exponent: n, if the smallest normal number is 2^-n.
     """
 
     dtype: torch.dtype
@@ -46,10 +46,10 @@ SINGLE = Carrier(torch.float32, torch.int32, 8, 23, 126)
 
 @dataclass(frozen=True)
 class Format:
-    """A small format, and how to round to it.
+    """A small format and its rounding.
 
     Raises:
-        ValueError: a number of bits is out of range, or there is no such rounding.
+        ValueError: a number of bits is out of range, or `rounding` is unknown.
     """
 
     exponent_bits: int
@@ -58,7 +58,7 @@ class Format:
     carrier: Carrier
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Checks the rounding and the numbers of bits."""
         if self.rounding not in ROUNDINGS:
             raise ValueError(f"rounding={self.rounding!r}; expected one of {list(ROUNDINGS)}")
         for name, least in (("exponent_bits", 1), ("mantissa_bits", 0)):
@@ -69,11 +69,12 @@ class Format:
                 )
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the values of `x` in this format, in the type of `x`."""
+        """Returns `x` rounded to this format, in the dtype of `x`."""
         carrier = self.carrier
         largest_exponent = 2 ** (self.exponent_bits - 1) - 1
         largest = 2.0**largest_exponent * (2 - 2.0**-self.mantissa_bits)
-        # The half of 5 exponent bits has no room below: it loses its smallest binade.
+        # With 5 exponent bits float16 has no room for the subnormals, so the smallest binade is
+        # lost.
         divisor = max(1.0, 2.0 ** (carrier.smallest_exponent - largest_exponent))
         mask = 2 ** (carrier.mantissa_bits - self.mantissa_bits) - 1
         bits = (x.to(carrier.dtype).clamp(-largest, largest) / divisor).view(carrier.bits)
@@ -103,7 +104,7 @@ class _Quantise(torch.autograd.Function):
 
 
 def quantised(x: torch.Tensor, form: Format, fwd: bool, gradient: str) -> Any:
-    """Returns `x` in a format, or itself; its gradient stops, passes, or is rounded likewise."""
+    """Returns `x`, rounded if `fwd`; its gradient stops, passes, or is rounded, too."""
     value = form.rounded if fwd else torch.clone
     if gradient == "stop":
         return value(x.detach())
@@ -112,10 +113,10 @@ def quantised(x: torch.Tensor, form: Format, fwd: bool, gradient: str) -> Any:
 
 
 def simulated_quant(inputs: Sequence[torch.Tensor], given: Attributes) -> Any:
-    """Returns a tensor in a small format, through half precision.
+    """Returns a tensor rounded to a small format, computed in half precision.
 
     Raises:
-        ValueError: the format or the kind of gradient does not exist.
+        ValueError: the format or the kind of gradient is unknown.
     """
     if given["bwd"] not in GRADIENTS:
         raise ValueError(f"the attribute 'bwd' is {given['bwd']!r}; expected one of {GRADIENTS}")

@@ -1,4 +1,4 @@
-"""Products of a constant matrix of blocks and a dense matrix; only its blocks are multiplied."""
+"""Products of a constant block-sparse matrix and a dense matrix, which multiply stored blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def static_sparse_matmul(inputs: Sequence[torch.Tensor], given: Attributes) -> t
     """Returns `sparse @ dense` or `dense @ sparse`; `rows` and `cols` are corners of blocks.
 
     Raises:
-        ValueError: a number does not fit.
+        ValueError: a number is out of range or does not match the others.
     """
     (dense,) = inputs
     if given["mode"] not in MODES:
@@ -32,13 +32,13 @@ def static_dyn_sparse(inputs: Sequence[torch.Tensor], given: Attributes) -> torc
     """Returns `sparse @ dense`; `rows` and `cols` are positions of blocks.
 
     Raises:
-        ValueError: a number does not fit.
+        ValueError: a number is out of range or does not match the others.
     """
     return _product(inputs[0], given, list(given["rows"]), list(given["cols"]))
 
 
 def _blocks_of(name: str, given: Attributes) -> list[int]:
-    """Returns positions of blocks, given by their first elements."""
+    """Returns positions of blocks, computed from the positions of their first elements."""
     size = given["block_size"]
     if size < 1 or any(position % size for position in given[name]):
         raise ValueError(
