@@ -1,1 +1,1 @@
-"""What the machine holds and takes, from segments, schedule and machine, without lowering."""
+"""Plans the memory and the step time of the machine, without lowering the model."""

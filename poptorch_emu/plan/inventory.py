@@ -1,4 +1,4 @@
-"""What is known once a model is placed and its update planned; every plan of memory reads it."""
+"""Facts about a placed model and its planned update, from which every memory plan is computed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from poptorch_emu.update.parts.update_plan import UpdatePlan
 
 @dataclass(frozen=True)
 class Use:
-    """What a segment loads of a variable or an accumulator.
+    """Size and traffic of one load of a variable or an accumulator by a segment.
 
     Attributes:
-        num_bytes: of the whole tensor, or of the replica's part.
-        moved_bytes: that come from streaming memory: of what is put together, the replica's part.
-        is_gathered: it is put together from the parts of all replicas.
+        num_bytes: bytes of the tensor that the segment uses: the whole tensor or the replica's
+            part.
+        moved_bytes: bytes read from streaming memory; of a gathered tensor the replica's part.
+        is_gathered: whether the tensor is put together from the parts of all replicas.
     """
 
     num_bytes: int
@@ -43,18 +44,18 @@ class Use:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The segments of one replica, and what they compute on.
+    """The segments of one replica, and everything that they compute on.
 
     Attributes:
-        graph: what was cut.
+        graph: the graph that was cut into segments.
         cut: the segments of the micro-batches.
-        links: what crosses between them.
-        overlapped: inputs and outputs that cross between host and IPU while it computes.
-        placed: which IPU runs what.
-        schedule: how many items the links hold.
-        config: where things are kept.
-        update: what is cut over the replicas; in inference there is none.
-        variables: of the program, by name.
+        links: links that carry values between the segments.
+        overlapped: inputs and outputs that are transferred while the IPU computes.
+        placed: assignment of stages and operations to IPUs.
+        schedule: the schedule of one window, from which the depths of the links follow.
+        config: the configuration of the compilation, for example the locations of tensors.
+        update: plan of the weight update; None in inference.
+        variables: variables of the program, by name.
     """
 
     graph: Graph
@@ -69,7 +70,7 @@ class Inventory:
 
     @cached_property
     def rows(self) -> int | None:
-        """The rows of a micro-batch, of the first input that has any."""
+        """Rows of a micro-batch: length of the first axis of the first input that has axes."""
         for node in self.graph.sources:
             value = node.meta["val"]
             if source_of(node).kind is SourceKind.INPUT and value.dim():
@@ -78,11 +79,11 @@ class Inventory:
 
     @cached_property
     def titles(self) -> Mapping[fx.Node, str]:
-        """How people know each operation of the graph."""
+        """Title of each operation of the graph, for reports."""
         return titles_of(self.graph)
 
     def title(self, value: fx.Node) -> str:
-        """Returns how people know a value: by the operation that computes it, or its source."""
+        """Returns the title of a value, from the operation that computes it or from its source."""
         if value.op == "placeholder":
             return str(source_of(value))
         operation = operation_of(value)
@@ -90,16 +91,16 @@ class Inventory:
         return f"{self.titles[operation]}[{number}]" if number else self.titles[operation]
 
     def last_to_read(self, source: Source, stage: int) -> Port | None:
-        """Returns the last segment of a stage that loads a source after its forward, if one does.
+        """Returns the last segment of a stage that reads a source after forward, if there is one.
 
-        An input waits until then, whatever else reads it before.
+        An input is stashed until that segment runs, also if other segments read it earlier.
         """
         ports = [(kind, stage) for kind in self.schedule.kinds[stage]]
         reading = (port for port in reversed(ports) if source in self.cut.segments[port].loads)
         return next(reading, None)
 
     def ipu_of(self, port: Port) -> int:
-        """Returns which virtual IPU runs the segment at `port`."""
+        """Returns the index of the virtual IPU that runs the segment at `port`."""
         return self.placed.ipu_of_stage[port[1]]
 
     def updated_on(self, ipu: int) -> list[VariableInfo]:
@@ -111,29 +112,29 @@ class Inventory:
         ]
 
     def is_remote(self, variable: VariableInfo) -> bool:
-        """Whether `variable` lives in streaming memory."""
+        """Whether `variable` is in streaming memory."""
         location = location_of(self.config, variable.is_state)
         return location.is_remote(variable.num_elements)
 
     def held_bytes(self, variable: VariableInfo) -> int:
-        """Returns what one replica holds of `variable`."""
+        """Returns the bytes of `variable` that one replica holds."""
         return self.elements_of(variable, variable.is_sharded) * variable.dtype.itemsize
 
     def elements_of(self, variable: VariableInfo, is_part: bool) -> int:
-        """Returns the elements of a tensor like `variable`, or of one replica's part of it.
+        """Returns the number of elements of `variable`, or of one replica's part of it.
 
-        All parts are as long; a 0-d tensor has none.
+        All replicas hold parts of the same length. A 0-d tensor is never divided.
         """
         if not is_part or not variable.shape:
             return variable.num_elements
         return -(-variable.num_elements // self.config.num_sharers)
 
     def part_of(self, num_elements: int) -> int:
-        """Returns the elements of each replica's part of an activation."""
+        """Returns the number of elements in each replica's part of an activation."""
         return -(-num_elements // self.config.replication_factor)
 
     def item_bytes(self, link: LinkPlan) -> int:
-        """Returns the size of one item of a link whose values each have memory of their own."""
+        """Returns the bytes of one item of a link, if none of its values share memory."""
         values = [node.meta["val"] for node in link.nodes]
         return sum(
             (self.part_of(value.numel()) if link.is_shard else value.numel()) * value.itemsize
@@ -141,11 +142,11 @@ class Inventory:
         )
 
     def use_of(self, source: Source, is_sharded: bool) -> Use | None:
-        """Returns what a load of a variable or of a weight's accumulator takes.
+        """Returns the size of a load of a variable or of an accumulated gradient.
 
         Args:
-            source: may be anything else, which gives `None`.
-            is_sharded: whether the segment computes on the replica's parts.
+            source: the source that is loaded. For a source of another kind the result is None.
+            is_sharded: whether the segment computes on the replica's part of each tensor.
         """
         variable = self.variables.get(source.name)
         if variable is None or self.update is None and source.kind is SourceKind.GRADIENT:
@@ -165,21 +166,21 @@ class Inventory:
         return Use(used, own if is_remote else 0, is_gathered)
 
     def is_sharded_accumulator(self, weight: str) -> bool:
-        """Whether each replica holds a part of the accumulated gradient."""
+        """Whether each replica holds only a part of the weight's accumulated gradient."""
         return weight in self._sharded_accumulators
 
     def is_remote_accumulator(self, weight: VariableInfo) -> bool:
-        """Whether the accumulated gradient lives in streaming memory."""
+        """Whether the accumulated gradient of `weight` is in streaming memory."""
         return self.config.locations.accumulator.is_remote(weight.num_elements)
 
     def accumulator_bytes(self, weight: VariableInfo) -> int:
-        """Returns what one replica holds of the accumulated gradient."""
+        """Returns the bytes of a weight's accumulated gradient that one replica holds."""
         is_part = self.is_sharded_accumulator(weight.name)
         return self.elements_of(weight, is_part) * self.accumulator_type.itemsize
 
     @property
     def accumulator_type(self) -> torch.dtype:
-        """What gradients are accumulated in."""
+        """Data type in which gradients are accumulated."""
         assert self.update is not None, "gradients are accumulated for an update"
         return self.update.accumulator_type
 

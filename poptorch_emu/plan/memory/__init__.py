@@ -1,1 +1,1 @@
-"""What each IPU of the engine holds, and what it moves to and from streaming memory."""
+"""Memory of each IPU in the engine, and its traffic with streaming memory."""

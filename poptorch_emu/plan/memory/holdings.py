@@ -1,4 +1,4 @@
-"""Finds out what each IPU holds, from what is known once a model is compiled."""
+"""Computes the memory plan of the engine's IPUs from segments, links and variables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poptorch_emu.update.recorded import NUM_SQUARES
 
 
 def plan_memory(inventory: Inventory) -> MemoryPlan:
-    """Returns the plan of one replica: a variable is held by its first user's IPU."""
+    """Returns the memory plan of one replica. The first IPU that uses a variable holds it."""
     holdings = [
         *_variables(inventory),
         *_accumulators(inventory),
@@ -97,7 +97,7 @@ def _accumulators(inventory: Inventory) -> Iterator[Holding]:
 
 
 def _sources(inventory: Inventory) -> Iterator[Holding]:
-    """Yields constants, one for each IPU that uses them, and inputs with their stashes."""
+    """Yields constants, once for each IPU that uses them, and inputs with their stashes."""
     sizes = {source_of(node): node.meta["val"].nbytes for node in inventory.graph.sources}
     for source, size in sizes.items():
         ports = _ports_that_load(inventory, source)
@@ -112,7 +112,7 @@ def _sources(inventory: Inventory) -> Iterator[Holding]:
 
 
 def _input(inventory: Inventory, source: Source, port: Port, size: int) -> Holding:
-    """Returns an input where forward reads it, or its stash where backward does."""
+    """Returns the holding of an input at its forward segment, or of its stash at a backward one."""
     ipu, name = inventory.ipu_of(port), f"input {source.name}"
     if port[0] is Kind.FORWARD:
         copies = inventory.config.machine.buffering_depth
@@ -122,9 +122,9 @@ def _input(inventory: Inventory, source: Source, port: Port, size: int) -> Holdi
 
 
 def _stream(inventory: Inventory, end: Source | Sink, copies: int) -> tuple[int, Store]:
-    """Returns how many copies a stream of the host holds, and where.
+    """Returns the number of copies that a host stream holds, and their place.
 
-    One that overlaps has another on the tiles for I/O, which crosses while the IPU computes.
+    An overlapped stream has one more copy, on the I/O tiles, which moves while the IPU computes.
     Source: stream buffers in the memory model of the IPU.
     """
     is_overlapped = end in inventory.overlapped
@@ -140,7 +140,7 @@ def _outputs(inventory: Inventory) -> Iterator[Holding]:
 
 
 def _links(inventory: Inventory) -> Iterator[Holding]:
-    """Yields stashes (from forward to backward) and channels, at the end that takes them out."""
+    """Yields stashes (from forward to backward) and channels, on the IPU that reads the items."""
     segments = inventory.cut.segments
     for link in inventory.links:
         producer, consumer = segments[link.producer], segments[link.consumer]
@@ -157,9 +157,9 @@ def _links(inventory: Inventory) -> Iterator[Holding]:
 
 
 def shared_bytes(cut: SegmentedGraph, link: LinkPlan) -> int:
-    """Returns the size of one item of a link; values that share memory count once.
+    """Returns the bytes of one item of a link. Values that share memory count once.
 
-    A view of something that stays on the IPU (a weight, say) costs nothing.
+    A view of a tensor that stays on the IPU anyway, for example of a weight, takes no bytes.
     """
     producer = cut.segments[link.producer]
     storage, loaded = cut.storage[link.producer], set(producer.loads.values())
@@ -172,7 +172,7 @@ def shared_bytes(cut: SegmentedGraph, link: LinkPlan) -> int:
 
 
 def _store_of_link(inventory: Inventory, link: LinkPlan) -> Store:
-    """Returns where items wait; on chip a channel is next to who reads it."""
+    """Returns the place where items wait. On chip, a channel is in the memory of its consumer."""
     if link.is_remote:
         return Store.REMOTE
     on_io_tiles = inventory.config.locations.activation.uses_io_tiles_to_store

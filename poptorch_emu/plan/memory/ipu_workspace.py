@@ -1,6 +1,6 @@
-"""What each IPU needs beside what it keeps: results, and copies of what lives elsewhere.
+"""Workspace of each IPU: results of operations, and copies of tensors that are stored elsewhere.
 
-Found by walking over the very segments that are lowered, those of the update included.
+The sizes are computed from the same segments that are lowered, including those of the update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from poptorch_emu.update.parts.update_parts import Part
 
 
 def workspaces(inventory: Inventory) -> Iterator[Holding]:
-    """Yields for each IPU its largest workspace; only one of its segments runs at a time."""
+    """Yields the largest workspace of each IPU, because only one of its segments runs at a time."""
     parts = [] if inventory.update is None else itertools.chain(*inventory.update.parts)
     sizes = {part.code.name: _part_bytes(inventory, part) for part in parts}
     for ipu in range(inventory.schedule.num_ipus):
@@ -32,10 +32,10 @@ def workspaces(inventory: Inventory) -> Iterator[Holding]:
 
 
 def _micro_batch_peaks(inventory: Inventory, ipu: int) -> Iterator[int]:
-    """Yields the peak of each segment, with what the next one fetches in the meantime.
+    """Yields the peak bytes of each segment, with the copies for the next one where they overlap.
 
-    Phases with numbers that follow each other leave no time between them, so the second one's
-    tensors arrive while the first one runs.
+    Between phases with consecutive numbers there is no time, so the tensors of the second phase
+    arrive while the first one runs.
     """
     ports = sorted(
         (port for port in inventory.cut.segments if inventory.ipu_of(port) == ipu),
@@ -53,7 +53,7 @@ def _micro_batch_peaks(inventory: Inventory, ipu: int) -> Iterator[int]:
 
 
 def _fetched_at(inventory: Inventory, port: Port) -> dict[int, int]:
-    """Returns the bytes of all copies that a segment begins with, by register."""
+    """Returns the bytes of all copies that exist when a segment begins, by register."""
     segment = inventory.cut.segments[port]
     fetched = _fetched_by_loads(inventory, segment, is_sharded=False)
     for link in inventory.links:
@@ -74,7 +74,7 @@ def _fetched_by_loads(
 
 
 def _accumulation_bytes(inventory: Inventory, port: Port) -> int:
-    """Returns the largest sum that comes from streaming memory for an addition."""
+    """Returns the bytes of the largest accumulator that is fetched from streaming memory."""
     sizes = [0]
     for sink, home, _ in inventory.cut.results:
         if sink.kind is SinkKind.GRADIENT and home == port:
@@ -87,14 +87,14 @@ def _accumulation_bytes(inventory: Inventory, port: Port) -> int:
 def _update_peaks(
     inventory: Inventory, ipu: int, sizes: Mapping[str, dict[int, int]]
 ) -> Iterator[int]:
-    """Yields the peak of each part of an update, above what the parts before it have replaced.
+    """Yields the peak bytes of each part of an update, with the old values that are kept meanwhile.
 
-    Until all parts of all IPUs are through, old values are kept beside the new ones.
+    The old values stay beside the new ones until all parts of all IPUs are complete.
 
     Args:
-        inventory: with an update, or the IPU has none.
-        ipu: whose parts.
-        sizes: bytes of the registers of each part, by its name.
+        inventory: the placed model. Without an update there are no peaks.
+        ipu: index of the virtual IPU that runs the parts.
+        sizes: bytes of each register of each part, by the part's name.
     """
     if inventory.update is None:
         return
@@ -123,7 +123,7 @@ def _part_bytes(inventory: Inventory, part: Part) -> dict[int, int]:
 
 
 def _gathered_bytes(inventory: Inventory, part: Part) -> int:
-    """Returns the whole tensors that replicas make together, each updating its part."""
+    """Returns the bytes of the tensors that replicas gather after each has updated its part."""
     stored = [inventory.variables[name] for name in part.stores.values()]
     return sum(
         inventory.held_bytes(variable)

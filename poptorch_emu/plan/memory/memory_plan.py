@@ -1,7 +1,7 @@
-"""What each IPU of a replica holds, how much of it and where: a value.
+"""The memory plan of a replica as a value: each piece of memory with its size and place.
 
-`holdings.py` makes it; nothing here knows graphs or segments. Sizes are bytes of the elements,
-without the copies and gaps that the tiles of an IPU add.
+`holdings.py` computes the plan; this file knows no graphs or segments. Sizes are bytes of the
+elements, without the copies and gaps that the tiles of an IPU add.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Content(Enum):
-    """What a piece of memory is for."""
+    """Purpose of a piece of memory."""
 
     WEIGHT = "weight"
     STATE = "optimiser state"
@@ -26,7 +26,7 @@ class Content(Enum):
 
 
 class Store(Enum):
-    """Where a piece of memory is."""
+    """Place of a piece of memory."""
 
     ON_CHIP = "on chip"
     IO_TILES = "I/O tiles"
@@ -35,14 +35,14 @@ class Store(Enum):
 
 @dataclass(frozen=True)
 class Holding:
-    """One thing that an IPU holds.
+    """One piece of memory that an IPU holds.
 
     Attributes:
-        ipu: index of the virtual IPU; a remote piece belongs to the IPU that uses it.
-        name: of the variable, or of the segments that a stash or channel joins.
-        item_bytes: size of one copy.
-        copies: how many of them are held at most at the same time.
-        is_shard: whether the replicas hold the tensor together, each a part of the same length.
+        ipu: index of the virtual IPU. A piece in streaming memory belongs to the IPU that uses it.
+        name: name of the variable, or of the two segments that a stash or channel connects.
+        item_bytes: size of one copy, in bytes.
+        copies: largest number of copies that are held at the same time.
+        is_shard: whether each replica holds a part of the tensor, all of the same length.
     """
 
     ipu: int
@@ -61,12 +61,12 @@ class Holding:
 
 @dataclass(frozen=True)
 class Movement:
-    """What a segment moves between streaming memory and its IPU in one window.
+    """Bytes that a segment reads from and writes to streaming memory in one window.
 
     Attributes:
-        segment: its name.
-        loaded_bytes: of copies for the IPU.
-        stored_bytes: of copies for streaming memory.
+        segment: name of the segment.
+        loaded_bytes: bytes read from streaming memory.
+        stored_bytes: bytes written to streaming memory.
     """
 
     segment: str
@@ -76,11 +76,11 @@ class Movement:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What all IPUs of one replica hold.
+    """The memory of all IPUs of one replica.
 
     Attributes:
         ipu_ids: the user's number of each virtual IPU.
-        movements: of the segments that use streaming memory, in the order in which they run.
+        movements: traffic of the segments that use streaming memory, in running order.
     """
 
     ipu_ids: tuple[int, ...]
@@ -90,7 +90,7 @@ class MemoryPlan:
     def select(
         self, ipu: int | None = None, content: Content | None = None, store: Store | None = None
     ) -> Iterable[Holding]:
-        """Returns the pieces with these properties; `None` stands for any."""
+        """Returns the pieces with these properties; None allows any value."""
         return (
             holding
             for holding in self.holdings
@@ -102,5 +102,5 @@ class MemoryPlan:
     def num_bytes(
         self, ipu: int | None = None, content: Content | None = None, store: Store | None = None
     ) -> int:
-        """Returns the bytes of all pieces with these properties; `None` stands for any."""
+        """Returns the bytes of all pieces with these properties; None allows any value."""
         return sum(holding.num_bytes for holding in self.select(ipu, content, store))

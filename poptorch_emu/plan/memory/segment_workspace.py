@@ -1,4 +1,4 @@
-"""How much memory a segment needs besides what stays on the IPU anyway."""
+"""Computes the memory that a segment needs beside the tensors that stay on the IPU."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def register_bytes(segment: Segment) -> dict[int, int]:
 
 
 def inlined_bytes(segment: Segment, elements: Mapping[int, int]) -> dict[int, int]:
-    """Returns the size in bytes of each register of the templates that `segment` is made of.
+    """Returns the bytes of each register of the update templates that `segment` was built from.
 
     Args:
-        segment: of an update.
-        elements: of what it loads, by register, wherever a template stands for tensors of any size.
+        segment: segment of an update.
+        elements: number of elements of each register that a template for any size loads.
     """
     sizes: dict[int, int] = {}
     for registers in segment.inlined:
@@ -40,16 +40,16 @@ def inlined_bytes(segment: Segment, elements: Mapping[int, int]) -> dict[int, in
 def workspace_bytes(
     segment: Segment, sizes: Mapping[int, int], fetched: Mapping[int, int], at_end: int = 0
 ) -> int:
-    """Returns the peak of bytes that the instructions of `segment` hold at once.
+    """Returns the largest number of bytes that the instructions of `segment` hold at once.
 
-    Counted are the values they compute, from where they appear to where they die or the segment
-    ends; and what is fetched, from the beginning. Whatever else is loaded lives elsewhere.
+    A computed value counts from its instruction until it dies or the segment ends. A fetched copy
+    counts from the beginning. Other loaded tensors do not count, because they are stored elsewhere.
 
     Args:
-        segment: with its instructions' dying registers.
-        sizes: bytes of the values by register.
+        segment: segment whose instructions list the registers that die with them.
+        sizes: bytes of the values, by register.
         fetched: bytes of the copies that loads and links make, by register.
-        at_end: what is needed besides, once the instructions have run.
+        at_end: additional bytes that are needed after the last instruction.
     """
     storage = storage_of(segment)
     users = dict.fromkeys(fetched, 1)

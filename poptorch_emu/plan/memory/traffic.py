@@ -1,4 +1,4 @@
-"""What moves between the IPUs of a replica and streaming memory in one window."""
+"""Traffic between the IPUs of a replica and streaming memory in one window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.update.parts.update_parts import Part
 
 
 def movements(inventory: Inventory) -> Iterator[Movement]:
-    """Yields the movements of each segment that has any: forward, backward, update."""
+    """Yields the traffic of each segment that has any: forward, backward, update."""
     found = [_of_micro_batches(inventory, port) for port in inventory.cut.segments]
     if inventory.update is not None:
         found += [_of_update(inventory, part) for parts in inventory.update.parts for part in parts]
@@ -21,7 +21,7 @@ def movements(inventory: Inventory) -> Iterator[Movement]:
 
 
 def _of_micro_batches(inventory: Inventory, port: Port) -> Movement:
-    """Returns what a segment moves for all micro-batches; the first has no sum to add to."""
+    """Returns the traffic of a segment in all micro-batches; the first reads no accumulator."""
     segment = inventory.cut.segments[port]
     loaded = _loaded_bytes(inventory, segment, is_sharded=False)
     stored = 0
@@ -43,7 +43,7 @@ def _of_micro_batches(inventory: Inventory, port: Port) -> Movement:
 
 
 def _of_update(inventory: Inventory, part: Part) -> Movement:
-    """Returns what one runner of a part moves."""
+    """Returns the traffic of a part of an update on one replica that runs it."""
     stored = 0
     for name in part.stores.values():
         variable = inventory.variables[name]

@@ -1,1 +1,1 @@
-"""What the operations of a graph are for the model of the machine."""
+"""Maps the operations of a graph to the families and costs of the machine model."""

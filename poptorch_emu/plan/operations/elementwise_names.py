@@ -1,4 +1,4 @@
-"""What the elementwise operators of PyTorch are made of, in the words of the machine's costs."""
+"""Names of the programs of elementwise operators, as the machine's costs spell them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import fx
 from poptorch_emu.ir.graph import tensors_of
 from poptorch_emu.plan.operations.operation_family import bare_name, operands_of
 
-# Operators that are one program of another name, or several.
+# PyTorch's operators whose programs have other names, or that consist of several programs.
 _PROGRAMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rsub",), ("sub",)),
     **dict.fromkeys(("eq", "lt", "le", "gt", "ge"), ("compare",)),
     **dict.fromkeys(("where", "masked_fill", "triu", "tril"), ("select",)),
-    # Constants, which are made when the model is compiled.
+    # Constants are computed when the model is compiled, so they run no program.
     **dict.fromkeys(
         ("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "new_zeros", "new_ones",
          "new_full", "new_empty", "empty", "empty_like", "arange", "scalar_tensor", "eye", "iota",
@@ -63,7 +63,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "mse_loss_backward": ("sub", "mul_scalar"),
     "smooth_l1_loss": ("sub", "abs", "select"),
     "smooth_l1_loss_backward": ("sub", "clamp"),
-    # For each number of each pair of rows, without storing it.
+    # A distance runs its programs on each element of each pair of rows, and stores none of them.
     "_cdist_forward": ("sub", "abs", "scaled_add"),
     "_cdist_backward": ("sub", "sign", "scaled_add"),
     "glu": ("sigmoid", "mul"),
@@ -72,7 +72,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
 _OF_POWER = {2: ("square",), 0.5: ("sqrt",), -0.5: ("rsqrt",), -1: ("reciprocal",), 1: (),
              3: ("square", "mul"), -2: ("square", "reciprocal")}  # fmt: skip
 _WITH_SCALAR = {"add": "add_scalar", "sub": "add_scalar", "mul": "mul_scalar", "div": "mul_scalar"}
-# Operators of integers whose vertex is another one; truth values are compared instead.
+# Operators that run another program on integers. On bool they are comparisons (`_PROGRAMS`).
 _OF_INTEGERS = {
     "floor_divide": ("div",),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), ("bitwise",)),
@@ -80,9 +80,9 @@ _OF_INTEGERS = {
 
 
 def programs_of(node: fx.Node) -> tuple[str, ...]:
-    """Returns what an elementwise operation is made of, one program after another.
+    """Returns the programs of an elementwise operation, in order.
 
-    A division by a number is a multiplication by another one (assumed); one of integers is not.
+    A floating-point division by a scalar is a multiplication (assumed); an integer division is not.
     """
     name = bare_name(node)
     names = _PROGRAMS.get(name, (name,))
@@ -101,6 +101,6 @@ def programs_of(node: fx.Node) -> tuple[str, ...]:
 
 
 def computes_integers(node: fx.Node) -> bool:
-    """Returns whether an operation takes no floating-point numbers and gives none."""
+    """Returns whether neither operands nor results of an operation are floating-point."""
     values = tensors_of([node, *node.all_input_nodes])
     return not any(value.is_floating_point() for value in values)

@@ -1,8 +1,8 @@
-"""Gradients that the machine computes as one operation, and PyTorch as several.
+"""Gradients that PyTorch computes as several operations, and the machine as one.
 
-Source: PopART has one operation for the gradient of a swish, and one for that of a loss of
-logarithms of a softmax. PopLibs has a vertex for the one; for the other it has one that computes
-the loss, too, which is assumed to stand for the gradient.
+Source: PopART has one operation for the gradient of a swish, and one for the gradient of a negative
+log-likelihood loss of a log-softmax. PopLibs has a vertex for the first. For the second it has a
+vertex that also computes the loss; that one is assumed for the gradient.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ aten = torch.ops.aten
 
 
 def fused_gradients(graph: Graph) -> Mapping[fx.Node, tuple[str, ...]]:
-    """Returns the programs of operations that are part of a larger one, by their elementwise names.
+    """Returns the names of the elementwise programs of operations that are fused with others.
 
-    The last operation of a larger one has its program; the others have none.
+    The last of the fused operations stands for all of them; the others have no programs.
     """
     found: dict[fx.Node, tuple[str, ...]] = {}
     for node in graph.operations:
@@ -34,7 +34,7 @@ def fused_gradients(graph: Graph) -> Mapping[fx.Node, tuple[str, ...]]:
 
 
 def _of_swish(last: fx.Node) -> Iterator[tuple[fx.Node, tuple[str, ...]]]:
-    """Yields the parts of g * (s * (x * (1 - s) + 1)), where s is the sigmoid of x."""
+    """Yields the operations of g * (s * (x * (1 - s) + 1)), where s is the sigmoid of x."""
     for slope in _operands(last, aten.mul.Tensor):
         for sigmoid in _operands(slope, aten.sigmoid.default, aten.mul.Tensor):
             for plus_one in _operands(slope, aten.add.Scalar, aten.mul.Tensor):
@@ -48,7 +48,7 @@ def _of_swish(last: fx.Node) -> Iterator[tuple[fx.Node, tuple[str, ...]]]:
 
 
 def _made_ones(value: object) -> list[fx.Node]:
-    """Returns the operations that make a tensor of ones."""
+    """Returns the operations that create a tensor of ones."""
     found = []
     while isinstance(value, fx.Node) and value.target in (
         aten.fill.Scalar,
@@ -60,12 +60,12 @@ def _made_ones(value: object) -> list[fx.Node]:
 
 
 def _is_inner(part: fx.Node, parts: list[fx.Node]) -> bool:
-    """Returns whether nobody else needs a part: the gradient alone uses the slope."""
+    """Returns whether no operation outside the fused gradient uses a part."""
     return part is parts[-1] and len(part.users) == 1 or set(part.users) <= set(parts)
 
 
 def _of_loss(last: fx.Node) -> Iterator[tuple[fx.Node, tuple[str, ...]]]:
-    """Yields a gradient of a log-softmax, and the gradient of the loss of it before."""
+    """Yields the gradient of a log-softmax, and the gradient of its loss, which runs before."""
     if last.target is aten._log_softmax_backward_data.default:
         for inner in _operands(last, aten.nll_loss_backward.default, last.target):
             if len(inner.users) == 1:
@@ -74,6 +74,6 @@ def _of_loss(last: fx.Node) -> Iterator[tuple[fx.Node, tuple[str, ...]]]:
 
 
 def _operands(node: fx.Node, wanted: object, own: object = aten.mul.Tensor) -> Iterator[fx.Node]:
-    """Yields the operands of a node of kind `own` that are of a kind."""
+    """Yields the operands that the operator `wanted` computes, if `node` is a call of `own`."""
     if node.target is own:
         yield from (value for value in node.all_input_nodes if value.target is wanted)

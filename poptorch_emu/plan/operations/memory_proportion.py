@@ -1,4 +1,4 @@
-"""How much of a tile's memory a product may take: the available memory proportion."""
+"""The available memory proportion: the fraction of a tile's memory that a product may use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from poptorch_emu.plan.inventory import Inventory
 
 
 def memory_proportion(inventory: Inventory, node: fx.Node, ipu: int | None) -> float:
-    """Returns the part of a tile's memory that the products of an operation may take.
+    """Returns the fraction of a tile's memory that the products of an operation may use.
 
     Args:
-        inventory: with what the user has set for each IPU.
-        node: whose own proportion, if it has one, wins.
-        ipu: the virtual IPU that runs it; with `None`, for a body of which several may run, the
-            least of all counts.
+        inventory: the placed model, with the proportion that the user has set for each IPU.
+        node: the operation. A proportion that the user has set for it overrides that of its IPU.
+        ipu: index of the virtual IPU that runs the operation. None, for a body that may run on
+            several IPUs, selects the smallest proportion.
     """
     own = record_of(node).available_memory_proportion
     if own is not None:

@@ -1,4 +1,4 @@
-"""What an operation of a graph costs on an IPU: its shapes, handed to the family's costs."""
+"""Cost of each operation of a graph on an IPU, computed from its shapes and its family."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from poptorch_emu.plan.operations.operation_family import (
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.operations.operation_rows import rows_plan
 
-# Below so many channels the window of a convolution is folded into them.
+# A convolution over fewer input channels may be cheaper if its window becomes part of the channels.
 _FEW_CHANNELS = 16
 _LARGER_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class OperationCost:
-    """The cost of an operation, and how good the model of it is.
+    """The cost of an operation, and the quality of its model.
 
     Attributes:
-        is_known: whether its family is modelled; else it counts as elementwise.
-        is_rough: whether it is modelled roughly.
+        is_known: whether the family is modelled; other operations are costed as elementwise ones.
+        is_rough: whether the model of the family is only rough.
     """
 
     cost: Cost
@@ -59,7 +59,7 @@ class OperationCost:
 
 
 class OperationCosts:
-    """Costs of operations on the tiles of one IPU, each found once."""
+    """Costs of operations on the tiles of one IPU. The cost of each operation is computed once."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class OperationCosts:
         ipus_per_replica: int,
         fused: Mapping[fx.Node, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        """Costs on `tiles`.
+        """Makes a table of costs, which is filled on demand.
 
         Args:
-            tiles: that compute.
-            regions: what loops and branches run, by name.
-            proportion_of: the part of the memory that a product may take.
-            has_half_products: whether products of half numbers are summed in half precision.
-            has_half_convolutions: whether convolutions are.
-            ipus_per_replica: that share the links between replicas.
-            fused: the programs of operations that are parts of larger ones.
+            tiles: the tiles that compute.
+            regions: bodies of loops and branches, by name.
+            proportion_of: returns the fraction of a tile's memory that a product may use.
+            has_half_products: whether products of float16 numbers are summed in float16.
+            has_half_convolutions: whether convolutions of float16 numbers are summed in float16.
+            ipus_per_replica: number of IPUs of a replica, which share the links between replicas.
+            fused: names of the programs of operations that the machine fuses with others.
         """
         self._tiles = tiles
         self._regions = regions
@@ -132,7 +132,7 @@ class OperationCosts:
         return OperationCost(self._elementwise(node), all(map(is_modelled, names)))
 
     def _of_regions(self, node: fx.Node) -> OperationCost:
-        """Returns the cost of a loop's iterations, or of a branch's slower side."""
+        """Returns the cost of all iterations of a loop, or of the slower side of a branch."""
         sums = [
             sum((self.of(inner).cost for inner in self._regions[name].operations), Cost())
             for name in region_names(node)
@@ -183,10 +183,10 @@ class OperationCosts:
         return elementwise(name, result.numel(), size, self._tiles, spread)
 
     def _relaid(self, node: fx.Node) -> Cost:
-        """Returns the cost of bringing operands that forward laid out into another layout.
+        """Returns the cost of rearranging operands whose layout suits the forward pass only.
 
-        A gradient of weights reduces over rows, which neither operand is laid out for; a gradient
-        of data only lacks the weights.
+        A gradient of weights is a sum over rows, so both operands are rearranged, because neither
+        is laid out for that. A gradient of data rearranges the weights only.
         """
         values = [value for value in node.args if isinstance(value, fx.Node)][-2:]
         moved = values if _is_transposed(values[0]) else values[1:]
@@ -226,9 +226,9 @@ class OperationCosts:
         return cost
 
     def _recurrent(self, node: fx.Node) -> Cost:
-        """Returns the products of all inputs and weights once, and those of a step for each.
+        """Returns the cost of a recurrent layer: one product of all inputs, then one for each step.
 
-        A step of backward takes twice that of forward (derived).
+        A backward step costs twice a forward step (derived).
         """
         arguments: Any = node.args
         position = next(i for i, item in enumerate(arguments) if isinstance(item, (list, tuple)))
@@ -360,7 +360,7 @@ def _num_bytes(node: fx.Node) -> int:
 
 
 def _is_transposed(value: fx.Node) -> bool:
-    """Returns whether a value is another one with its last axes exchanged."""
+    """Returns whether a value is a view of another one with its last axes exchanged."""
     while value.op == "call_function":
         if value.target is not operator.getitem:
             if not traits_of(value.target).is_view:
@@ -372,7 +372,7 @@ def _is_transposed(value: fx.Node) -> bool:
 
 
 def _is_odd_convolution(node: fx.Node) -> bool:
-    """Returns whether a convolution is one that the search for products knows little about."""
+    """Returns whether a convolution is transposed or grouped; its model is rough."""
     if family_of(node) is not Family.CONVOLUTION:
         return False
     arguments: Any = node.args
@@ -381,7 +381,7 @@ def _is_odd_convolution(node: fx.Node) -> bool:
 
 
 def _window_of(node: fx.Node) -> int:
-    """Returns how many positions a window of pooling has, 0 where the node does not say."""
+    """Returns the number of positions of a pooling window; 0 if no argument gives its size."""
     sizes: Iterator[Any] = (item for item in node.args if isinstance(item, (list, tuple)))
     first = next(sizes, None)
     if first is None or "adaptive" in bare_name(node) or "upsample" in bare_name(node):

@@ -1,4 +1,4 @@
-"""Which family of programs an operation of a graph belongs to, for the model of the machine."""
+"""Finds the family of programs of each operation, for the model of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
 from poptorch_emu.torch_versions import OpOverload
 
-# Operators whose arguments `operation_products.py` knows, by name without overload.
+# Families by operator without overload; `operation_products.py` reads the products' arguments.
 _FAMILY_OF_NAME = {
     **dict.fromkeys(
         ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"), Family.PRODUCT
@@ -35,7 +35,7 @@ _FAMILY_OF_NAME = {
     **dict.fromkeys(("cat", "stack"), Family.COPY),
 }
 
-# Others, by how their names begin.
+# Families of further operators, by the beginnings of their names.
 _FAMILY_OF_PREFIX = {
     "_softmax": Family.SOFTMAX,
     "_log_softmax": Family.SOFTMAX,
@@ -79,7 +79,7 @@ _NAMESPACES = ("aten", "poptorch_emu")
 
 
 def family_of(node: fx.Node) -> Family:
-    """Returns the family of an operation; one that is not known counts as elementwise."""
+    """Returns the family of an operation. An unknown operation counts as elementwise."""
     if IS_WIDENING in node.meta:
         return Family.VIEW
     family = _family_of_target(node.target)
@@ -91,7 +91,7 @@ def family_of(node: fx.Node) -> Family:
 
 @cache
 def _family_of_target(target: OpOverload) -> Family | None:
-    """Returns the family of an operator, `None` where the operands' shapes decide."""
+    """Returns the family of an operator; None if the shapes of the operands decide."""
     if traits_of(target).is_view:
         return Family.VIEW
     if target.namespace in _NAMESPACES:
@@ -117,14 +117,14 @@ def _bare_name(target: OpOverload) -> str:
 
 
 def code_of(node: fx.Node, num_tiles: int) -> OperationCode:
-    """Returns what the program of an operation is like."""
+    """Returns the properties of an operation's program that determine its size."""
     results = list(tensors_of([node]))
     types = tuple(value.dtype for value in results)
     inputs = tuple((tuple(v.shape), v.dtype) for v in tensors_of(node.all_input_nodes))
     settings = tuple(map(repr, (*_settings(node.args), *_settings(node.kwargs))))
     num_bytes = max((value.numel() * item_bytes(node, value) for value in results), default=0)
     family = family_of(node)
-    # Only elementwise operations have vertices of their own.
+    # Each elementwise operator has a vertex of its own; other families share one.
     own = node.target if family is Family.ELEMENTWISE else None
     return OperationCode(
         family,
@@ -135,19 +135,19 @@ def code_of(node: fx.Node, num_tiles: int) -> OperationCode:
 
 
 def item_bytes(node: fx.Node, value: torch.Tensor) -> int:
-    """Returns the size of an element of one of a node's values on an IPU, which has no 64 bits."""
+    """Returns the bytes of an element on an IPU, where 64-bit types become 32-bit ones."""
     if IS_WIDENED in node.meta and value.is_floating_point():
         return torch.half.itemsize
     return min(value.itemsize, torch.float.itemsize)
 
 
 def operands_of(node: fx.Node) -> list[torch.Tensor]:
-    """Returns the tensors that a node's positional arguments name, in their order."""
+    """Returns the tensors among a node's positional arguments, in order."""
     return [value.meta["val"] for value in node.args if isinstance(value, fx.Node)]
 
 
 def query_and_key(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns two operands of attention or of its backward, which has a gradient before them."""
+    """Returns query and key of an attention; its backward has them after the gradient."""
     first = 1 if "backward" in bare_name(node) else 0
     query, key = operands_of(node)[first : first + 2]
     return query, key
@@ -159,7 +159,7 @@ def _draws(target: OpOverload) -> bool:
 
 
 def _settings(arguments: Any) -> Iterator[Any]:
-    """Yields what among arguments is no value of the graph."""
+    """Yields the arguments that are not values of the graph."""
     if isinstance(arguments, dict):
         arguments = arguments.values()
     for value in arguments:

@@ -22,11 +22,11 @@ from poptorch_emu.plan.operations.operation_family import (
 
 
 def products_of(node: fx.Node, has_half_sums: bool) -> list[Product]:
-    """Returns the products that an operation computes, one after another.
+    """Returns the products that an operation computes, in order.
 
     Args:
         node: any operation.
-        has_half_sums: whether products of half numbers are summed in half precision.
+        has_half_sums: whether products of float16 numbers are summed in float16.
     """
     family = family_of(node)
     makers = {
@@ -61,7 +61,7 @@ def _matrix_products(node: fx.Node, precision: Precision) -> Iterator[Product]:
 
 
 def _convolutions(node: fx.Node, precision: Precision) -> Iterator[Product]:
-    """Yields the forward convolution, or the gradients of input and weight that are asked for."""
+    """Yields the forward convolution, or those gradients of input and weight that are requested."""
     arguments: Any = node.args
     if bare_name(node) == "convolution_backward":
         yield from _gradients(arguments, precision)
@@ -75,7 +75,7 @@ def _gradients(arguments: Any, precision: Precision) -> Iterator[Product]:
     gradient, source, weight = (arguments[index].meta["val"] for index in range(3))
     stride, is_transposed, groups, wanted = (arguments[index] for index in (4, 7, 9, 10))
     if wanted[0]:
-        # Input and output change places; so do the two kinds of convolution.
+        # The gradient of a convolution's input is a transposed convolution, and the reverse.
         yield _convolution(gradient, weight, source, stride, not is_transposed, groups, precision)
     if wanted[1]:
         points = math.prod(gradient.shape[2:]) * gradient.shape[0]
@@ -97,7 +97,7 @@ def _convolution(
     sizes, steps = list(weight.shape[2:]), list(stride)
     steps = steps * len(sizes) if len(steps) == 1 else steps
     height, row_step = (math.prod(sizes[:-1]), math.prod(steps[:-1])) if len(sizes) > 1 else (1, 1)
-    # Of a transposed convolution each point sees the window, cut by the stride, without steps.
+    # Each point of a transposed convolution reads the window divided by the stride, in steps of 1.
     window = (
         Window(-(-height // row_step), -(-sizes[-1] // steps[-1]))
         if is_transposed
@@ -109,7 +109,7 @@ def _convolution(
 
 
 def _attention(node: fx.Node, precision: Precision) -> Iterator[Product]:
-    """Yields query times key and scores times value; backward has both again, and four more."""
+    """Yields query times key and scores times value; each shape twice for a backward."""
     query, key = query_and_key(node)
     count = math.prod(query.shape[:-2])
     scores = Product(query.shape[-2], query.shape[-1], key.shape[-2], precision, count)
@@ -118,9 +118,9 @@ def _attention(node: fx.Node, precision: Precision) -> Iterator[Product]:
 
 
 def _recurrent(node: fx.Node, precision: Precision) -> Iterator[Product]:
-    """Yields the products of all steps' inputs, and of the hidden state in one step.
+    """Yields the product of all inputs at once, and that of the hidden state in one step.
 
-    Before the lists of states and weights stands the sequence, (steps, rows, features).
+    The sequence, (steps, rows, features), is the argument before the lists of states and weights.
     """
     arguments: Any = node.args
     first = next(index for index, item in enumerate(arguments) if isinstance(item, (list, tuple)))

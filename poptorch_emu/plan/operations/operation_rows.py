@@ -1,4 +1,4 @@
-"""Which rows of which table a gather or a scatter moves, for the model of the machine."""
+"""Finds the table and the rows that a gather or a scatter moves, for the model of the machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _UPDATES = ("scatter", "put", "add", "backward")
 
 
 def rows_plan(node: fx.Node, tiles: Tiles, proportion: float) -> RowsPlan:
-    """Returns how a gather or a scatter moves its rows.
+    """Returns the plan of a gather or a scatter that moves rows.
 
     Args:
         node: the operation.
-        tiles: that share the work.
-        proportion: part of a tile's memory that it may take.
+        tiles: tiles that share the work.
+        proportion: fraction of a tile's memory that the operation may use.
     """
     is_update = any(word in bare_name(node) for word in _UPDATES)
     table, num_indices, width = moved_rows(node, is_update)
@@ -29,14 +29,14 @@ def rows_plan(node: fx.Node, tiles: Tiles, proportion: float) -> RowsPlan:
 
 
 def moved_rows(node: fx.Node, is_update: bool) -> tuple[torch.Tensor, int, int]:
-    """Returns the table, how many rows of it are moved, and how many elements each has.
+    """Returns the table, the number of rows that are moved, and the number of elements of a row.
 
     An index of `gather` and `scatter` moves one element, unless it was expanded along the last
-    axis, as one does to take rows.
+    axis, because users do that to move whole rows.
 
     Args:
         node: the operation.
-        is_update: whether rows are added to the table, which then is the result.
+        is_update: whether rows are added to the table; the table is then the result.
     """
     result = next(tensors_of([node]))
     operands = [(value, value.meta["val"]) for value in node.all_input_nodes]

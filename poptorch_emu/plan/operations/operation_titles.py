@@ -1,6 +1,6 @@
-"""How people know an operation: by its module, and by its operator's plain name.
+"""Titles of operations for reports: the module and the plain name of the operator.
 
-Nodes of a graph have names of their own, such as `mm_default_12`, which tell nobody where they are.
+Names of nodes in a graph, such as `mm_default_12`, do not tell the node's module.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import fx
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.plan.operations.operation_family import bare_name
 
-# What the names of kernels have beside those of the functions that users call.
+# Prefixes and suffixes of kernels' names, which the functions that users call do not have.
 _KERNEL = re.compile(
     r"^_*(?:(?:native|unsafe|thnn|cudnn)_)?|_(?:flash|efficient)(?=_attention)|_for_cpu"
 )
 
 
 def titles_of(graph: Graph) -> dict[fx.Node, str]:
-    """Returns the title of each operation, those of bodies of loops and branches included.
+    """Returns the title of each operation, including those in bodies of loops and branches.
 
-    No two are the same: of those of one module and operator the second is "encoder.0: add 2".
+    All titles differ: for example, the second `add` of a module is "encoder.0: add 2".
     """
     titles = {}
     count: Counter[str] = Counter()
@@ -35,13 +35,13 @@ def titles_of(graph: Graph) -> dict[fx.Node, str]:
 
 
 def title_of(module: str, operator: str) -> str:
-    """Returns the path of a module and the plain name of an operator that runs in it."""
+    """Returns a title: the path of a module, and the plain name of an operator that runs in it."""
     plain = _KERNEL.sub("", operator)
     return f"{module}: {plain}" if module else plain
 
 
 def accumulation_title(weight: str) -> str:
-    """Returns the title of what adds a gradient of a weight to those before it."""
+    """Returns the title of the addition of a gradient to the weight's accumulator."""
     module, _, name = weight.rpartition(".")
     return title_of(module, f"accumulate {name}")
 

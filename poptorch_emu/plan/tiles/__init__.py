@@ -1,1 +1,1 @@
-"""What the tiles of each IPU of the machine would hold."""
+"""Memory of the tiles of each IPU of the real machine."""

@@ -1,7 +1,7 @@
-"""Finds out what the tiles of each IPU hold, from what is known once a model is compiled.
+"""Computes the memory of the tiles of each IPU from segments, links and variables of a model.
 
-The plan of `memory/holdings.py` is about the engine; this one is about the machine: stashes that
-values that live for a while, what an operation takes on a tile while it runs, and the program.
+The plan of `memory/holdings.py` is about the engine; this one is about the real machine. It counts
+stashes, values that live for some time, temporary memory of operations, and the program.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from poptorch_emu.segments.segment import Segment
 from poptorch_emu.segments.sharding import sharding_of
 from poptorch_emu.segments.variables import VariableInfo
 
-# So many values are named at each operation, which a report keeps for all of them.
+# Number of values that are named at each operation; it is small because a report stores all levels.
 _NUM_AT_EACH_STEP = 4
 
-# What an update of plain SGD holds beside weight and state, in sizes of the weight: its gradient,
-# and a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
+# Bytes beside weight and state in an update of plain SGD, as a multiple of the weight's size: the
+# gradient, and a sum or copy of it. Fitted to the largest tables that fit (`docs/fidelity.md`).
 _UPDATE_FACTOR = 2.0
 
 _ALWAYS_LIVE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONSTANT)
@@ -45,11 +45,12 @@ _ALWAYS_LIVE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONS
 
 @dataclass(frozen=True)
 class Level:
-    """What an IPU holds at one of its operations, beside what is always live.
+    """The memory of an IPU while one of its operations runs, without its always-live tensors.
 
     Attributes:
-        direction: of its segment; what is computed again in backward is "recompute".
-        block: the user's, "" where there is none.
+        held: bytes at this moment, and the largest values among them.
+        direction: direction of the segment, or "recompute" for a forward operation in backward.
+        block: the user's block of the operation; "" if it has none.
     """
 
     held: Peak
@@ -59,11 +60,11 @@ class Level:
 
 @dataclass
 class SegmentFigures:
-    """What no schedule changes of segments that are the same, once it was found.
+    """Memory figures of segments that do not depend on the schedule, so that plans may share them.
 
     Attributes:
-        peaks: of each segment, beside what waits meanwhile.
-        code: of each IPU.
+        peaks: peak of each segment, without the stashes that wait meanwhile.
+        code: size of each virtual IPU's program on a tile.
     """
 
     peaks: dict[Port, Peak] = field(default_factory=dict)
@@ -73,12 +74,12 @@ class SegmentFigures:
 def plan_tiles(
     inventory: Inventory, plan: MemoryPlan, known: SegmentFigures | None = None
 ) -> TileMemory:
-    """Returns what the tiles of one replica hold.
+    """Returns the memory of the tiles of one replica.
 
     Args:
-        inventory: the segments and what they compute on.
-        plan: of the same segments.
-        known: of the same segments on the same chip; it gets what it lacks.
+        inventory: the segments, and everything that they compute on.
+        plan: the engine's memory plan of the same segments.
+        known: figures of the same segments on the same chip. Missing figures are added to it.
     """
     machine = inventory.config.machine
     chip = IPU_OF_VERSION[machine.version]
@@ -104,7 +105,7 @@ def plan_tiles(
 def _always_live(
     inventory: Inventory, plan: MemoryPlan, stashes: Stashes, ipu: int
 ) -> tuple[tuple[str, int], ...]:
-    """Returns what stays for the whole program; without accumulation a gradient does not."""
+    """Returns the always-live bytes by kind; gradients only if they are accumulated."""
     accumulates = inventory.config.gradient_accumulation > 1
     held = [
         (content.value, plan.num_bytes(ipu, content, Store.ON_CHIP))
@@ -120,20 +121,20 @@ def _io_bytes(plan: MemoryPlan, stashes: Stashes, ipu: int) -> int:
 
 
 def _host_bytes(inventory: Inventory, plan: MemoryPlan, ipu: int) -> int:
-    """Returns what the host prepares ahead, micro-batches of the inputs."""
+    """Returns the bytes of the micro-batches of inputs that the host prepares ahead."""
     ahead = inventory.config.machine.buffering_depth
     return ahead * sum(holding.item_bytes for holding in plan.select(ipu, Content.INPUT))
 
 
 def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Level, ...]]:
-    """Returns what each IPU holds beside what is always live, at each of its operations.
+    """Returns the memory of each IPU at each of its operations, without its always-live tensors.
 
     Args:
-        inventory: the segments and what they compute on.
-        plan: of the same segments.
+        inventory: the segments, and everything that they compute on.
+        plan: the engine's memory plan of the same segments.
 
     Returns:
-        by the user's number of the IPU, in the order of the segments; the update comes last.
+        levels in the order of the segments, by the user's number of the IPU; the update comes last.
     """
     machine = inventory.config.machine
     num_tiles = IPU_OF_VERSION[machine.version].num_tiles - machine.num_io_tiles
@@ -155,7 +156,7 @@ def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Level
 def _levels_of(
     inventory: Inventory, stashes: Stashes, walk: Walk, ipu: int, port: Port
 ) -> Iterator[Level]:
-    """Yields the levels of a segment; its beginning is in the block of its first operation."""
+    """Yields the levels of a segment: its beginning, and each operation."""
     segment, given, ending = _begun(inventory, stashes, port)
     nodes: list[fx.Node | None] = [instruction.node for instruction in segment.instructions]
     levels = walk.levels(segment, given, ending, stashes.waiting_bytes(ipu, port))
@@ -200,7 +201,7 @@ def _ports_on(inventory: Inventory, ipu: int) -> list[Port]:
 def _begun(
     inventory: Inventory, stashes: Stashes, port: Port
 ) -> tuple[Segment, dict[int, int], frozenset[int]]:
-    """Returns what a walk over a segment takes: with what it begins, and which are gradients."""
+    """Returns a segment, the bytes of its inputs, and its gradients, both by register."""
     segment = inventory.cut.segments[port]
     gradients = frozenset(
         segment.registers[node]
@@ -211,7 +212,7 @@ def _begun(
 
 
 def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]:
-    """Returns the bytes of what a segment begins with, by register; weights are there anyway."""
+    """Returns the bytes of a segment's inputs by register; weights in memory do not count."""
     given = {}
     segment = inventory.cut.segments[port]
     for source, register in segment.loads.items():
@@ -228,9 +229,9 @@ def _given(inventory: Inventory, stashes: Stashes, port: Port) -> dict[int, int]
 
 
 def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.Node) -> int:
-    """Returns what an operation takes on a tile: the most of its products, within its bound.
+    """Returns the temporary bytes of an operation on a tile, from its largest product.
 
-    A gather or scatter takes what its plan says.
+    For a gather or a scatter, the plan of its rows gives the bytes.
     """
     machine = inventory.config.machine
     proportion = memory_proportion(inventory, node, ipu)
@@ -248,7 +249,7 @@ def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.No
 
 
 def _update_peak(inventory: Inventory, plan: MemoryPlan, ipu: int) -> Peak:
-    """Returns what the update of the weight that needs most holds: they follow each other."""
+    """Returns the memory of the largest update of a weight, because weights are updated in turn."""
     held = {
         weight.name: _update_bytes(inventory, weight)
         + sum(
@@ -266,11 +267,11 @@ def _update_peak(inventory: Inventory, plan: MemoryPlan, ipu: int) -> Peak:
 
 
 def _update_bytes(inventory: Inventory, weight: VariableInfo) -> int:
-    """Returns what the update of a weight holds beside it and its state.
+    """Returns the bytes that the update of a weight holds beside the weight and its state.
 
-    A rule with moments makes a step of the weight's size from its states, which it changes in
-    place. What was accumulated is its gradient; a replica that updates a part needs that part of
-    the gradient, and puts the whole weight together again. Derived from PopART's update operations.
+    A rule with moments computes a step of the weight's size from its states, which it changes in
+    place. Its gradient is the accumulated sum. A replica that updates only a part copies that part
+    of the gradient, and then gathers the whole weight. Derived from PopART's update operations.
     """
     assert inventory.update is not None, "trained weights have an update"
     size = weight.num_elements * weight.dtype.itemsize

@@ -1,8 +1,8 @@
-"""When an IPU holds most while it works through its segments, for the model of the machine.
+"""Finds the moment at which an IPU holds most while it runs its segments, in the machine model.
 
 Unlike the engine, an IPU computes elementwise operations in place, applies or adds a gradient as
-soon as it is there, keeps 64-bit numbers as 32-bit ones, and makes a mask of dropout again from its
-seed. Beside what is live, the operation that runs takes memory of its own on each tile.
+soon as it is computed, stores 64-bit numbers with 32 bits, and recomputes a dropout mask from its
+seed. Beside the live values, the running operation uses temporary memory on each tile.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _IN_PLACE = {Family.ELEMENTWISE, Family.BROADCAST, Family.RANDOM}
 
 @dataclass(frozen=True)
 class Walk:
-    """What a walk over the segments of an IPU must know.
+    """Walks over the segments of an IPU and tracks the bytes that are live.
 
     Attributes:
-        num_tiles: that compute.
-        temporary_bytes: of an operation on each tile.
-        title: of an operation or another value, for people.
+        num_tiles: number of tiles that compute.
+        temporary_bytes: returns the temporary bytes of an operation on each tile.
+        title: returns the title of an operation or of another value, for reports.
     """
 
     num_tiles: int
@@ -51,13 +51,14 @@ class Walk:
         ending: frozenset[int] = frozenset(),
         base_bytes: int = 0,
     ) -> Peak:
-        """Returns the peak of a segment.
+        """Returns the moment at which a segment holds most.
 
         Args:
-            segment: whose instructions know which registers die with them.
-            given: bytes of what it begins with and frees after the last use, by register.
-            ending: registers whose values are taken away as soon as they are there.
-            base_bytes: what the IPU holds beside.
+            segment: segment whose instructions list the registers that die with them.
+            given: bytes by register of the segment's inputs, which it frees after their last use.
+            ending: registers whose values, such as gradients, are freed as soon as they are
+                computed.
+            base_bytes: bytes that the IPU holds during the whole segment.
         """
         best = None
         for found, state in self.levels(segment, given, ending, base_bytes):
@@ -73,9 +74,9 @@ class Walk:
         ending: frozenset[int] = frozenset(),
         base_bytes: int = 0,
     ) -> Iterator[tuple[Peak, _State]]:
-        """Yields what is held at the beginning of a segment and at each of its operations.
+        """Yields the memory at the beginning of a segment and at each of its operations.
 
-        Arguments are those of `peak`. The state is that of the moment, and changes.
+        The arguments are those of `peak`. All yielded states are one object, which changes.
         """
         state = _State(segment, given, base_bytes)
         yield Peak(state.num_bytes, 0, f"the beginning of {segment.name}"), state
@@ -100,12 +101,12 @@ class Walk:
         return f"{place} ({source})" if source else place
 
     def tile_bytes(self, peak: Peak) -> float:
-        """Returns what a tile holds at a peak, beside what is always live."""
+        """Returns the bytes on a tile at a peak, without the always-live bytes."""
         return peak.num_bytes / self.num_tiles + peak.temporary_bytes
 
 
 class _State:
-    """What is live at one instruction of a segment; a view lives in the memory of its base."""
+    """The live values at one instruction of a segment; a view uses the memory of its base."""
 
     def __init__(self, segment: Segment, given: Mapping[int, int], base_bytes: int) -> None:
         self._values = {register: node for node, register in segment.registers.items()}
@@ -118,10 +119,10 @@ class _State:
         self.num_bytes = base_bytes + sum(given.values())
 
     def begin(self, instruction: Instruction) -> None:
-        """Makes room for the results, which may be that of an argument that is not needed again."""
+        """Allocates the results; an elementwise one may reuse the memory of a dying argument."""
         family = family_of(instruction.node)
         reusable = self._reusable(instruction) if family in _IN_PLACE else 0
-        # The last one: before the tensor that is rounded stands the generator.
+        # The last operand is the base of a view; a rounding reads a generator before its tensor.
         base = list(instruction.reads)[-1:] if family is Family.VIEW else []
         self._saved_bytes = 0
         for output in instruction.outputs:
@@ -138,7 +139,7 @@ class _State:
                 self._users[root] = self._users.get(root, 0) + 1
 
     def end(self, instruction: Instruction, ending: frozenset[int]) -> None:
-        """Frees what is not needed any more."""
+        """Frees the values that are not needed any more."""
         self.num_bytes += self._saved_bytes
         done = [*instruction.dies, *(out for out in instruction.outputs if out in ending)]
         for root in map(self._root, done):
@@ -157,7 +158,7 @@ class _State:
         return tuple((title(value) if value else "a value", held) for value, held in found)
 
     def _reusable(self, instruction: Instruction) -> int:
-        """Returns the bytes of the largest argument that nobody needs afterwards."""
+        """Returns the bytes of the largest argument that no later instruction reads."""
         roots = map(self._root, instruction.dies)
         return max((self._held[root] for root in roots if self._users.get(root) == 1), default=0)
 
@@ -173,21 +174,21 @@ def machine_bytes(value: fx.Node) -> int:
         return tensor.numel() * item_bytes(value, tensor)
     is_second = value.target is operator.getitem and value.args[1] == 1
     if is_second and family_of(node) is Family.ATTENTION and "backward" not in bare_name(node):
-        return _scores_bytes(node)  # An IPU keeps what softmax gave, not the sums it divided by.
+        return _scores_bytes(node)  # An IPU keeps the result of softmax, the engine its sums.
     if is_second and family_of(node) is Family.RANDOM:
-        return 0  # The mask.
+        return 0  # The mask of a dropout is recomputed from its seed.
     return tensor.numel() * item_bytes(node, tensor)
 
 
 def _hidden_bytes(node: fx.Node) -> int:
-    """Returns what an operation holds on an IPU besides its results, while it runs."""
+    """Returns the bytes that an operation holds on an IPU beside its results, while it runs."""
     if family_of(node) is not Family.ATTENTION:
         return 0
     return (2 if "backward" in bare_name(node) else 1) * _scores_bytes(node)
 
 
 def _scores_bytes(node: fx.Node) -> int:
-    """Returns the size of the scores of attention, each query times each key."""
+    """Returns the bytes of the scores of an attention, one for each pair of query and key."""
     query, key = query_and_key(node)
     num_scores = int(math.prod(query.shape[:-1])) * key.shape[-2]
     return num_scores * item_bytes(node, query)

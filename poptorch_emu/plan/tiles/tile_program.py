@@ -1,4 +1,4 @@
-"""How much of a tile the program of an IPU takes, for the model of the machine."""
+"""Size of an IPU's program on each tile, for the model of the machine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan
 from poptorch_emu.plan.operations.operation_family import code_of
 from poptorch_emu.segments.segment import Segment
 
-# Assumed: code for the exchange of a tensor with the host, on a tile that holds some of it; and
-# headers of packets.
+# Assumed bytes of code for the exchange of one tensor with the host, on a tile that holds a part of
+# it; and bytes of the header and the content of a packet.
 _HOST_TENSOR_BYTES, _HEADER_BYTES, _PACKET_BYTES = 30, 16, 1024
 
 _ON_HOST = {Content.WEIGHT, Content.STATE, Content.INPUT, Content.OUTPUT}
 
 
 def program_bytes(inventory: Inventory, plan: MemoryPlan, ipu: int, num_tiles: int) -> CodeBytes:
-    """Returns what the program of an IPU takes on each of the tiles that compute."""
+    """Returns the size of an IPU's program on each of the tiles that compute."""
     config = inventory.config
     operations = [
         code
@@ -69,7 +69,7 @@ def _of_weights(inventory: Inventory, ipu: int, num_tiles: int) -> Iterator[Oper
 
 
 def _host_bytes(plan: MemoryPlan, ipu: int, num_tiles: int) -> int:
-    """Returns what the exchange with the host takes: inputs, outputs, weights, state."""
+    """Returns the bytes of exchange code on a tile for inputs, outputs, weights and state."""
     total = 0.0
     for holding in plan.select(ipu):
         if holding.content in _ON_HOST:

@@ -1,8 +1,8 @@
-"""What each tile of an IPU holds, by how tensors are laid out, for the model of the machine.
+"""Spreads the memory of an IPU over its tiles by the layout of tensors, in the machine model.
 
-Source: Poplar's linear mapping (`poputil/TileMapping.cpp`) begins at tile 0 and gives each tile
-that it uses 128 bytes or more, so a small tensor lies on the first tiles only. What the model knows
-only as a sum, such as code and what is live at the peak, is spread evenly.
+Source: Poplar's linear mapping (`poputil/TileMapping.cpp`) begins at tile 0 and puts at least 128
+bytes on each tile that it uses, so a small tensor is on the first tiles only. Memory that the model
+knows only as a sum, for example code and live values at the peak, is spread evenly.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _LEAST_BYTES = 128
 _PROGRAM = ("vertex code", "vertex state", "exchange code", "control code", "stack")
 _LAID_OUT = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR, Content.CONSTANT)
 
-# (bytes, number of tiles) in the order of the tiles.
+# Runs of (bytes of a tile, number of consecutive tiles with these bytes), in order.
 Runs = tuple[tuple[int, int], ...]
 
 
 def spread_over_tiles(plan: MemoryPlan, tiles: TileMemory, memory: IpuMemory) -> dict[str, Runs]:
-    """Returns what each tile of an IPU holds at the peak, by category (modelled).
+    """Returns the bytes of each tile of an IPU at the peak, by category (modelled).
 
-    The bytes of all tiles together are those of the mean tile, and no tile holds more than the
-    fullest one of `tiles`, whose further reasons are not known. Tiles for I/O come last.
+    The mean over all tiles is that of `tiles`. No tile exceeds the fullest tile of `tiles`, so the
+    differences between tiles are scaled down if necessary. Tiles for I/O come last.
 
     Args:
-        plan: has the size of each variable.
-        tiles: of the same model.
-        memory: that of the IPU in `tiles`.
+        plan: memory plan with the size of each variable.
+        tiles: memory of the tiles of the same model.
+        memory: the entry of the IPU in `tiles`.
     """
     ipu, num_tiles = plan.ipu_ids.index(memory.ipu), tiles.num_compute_tiles
     even = _categories(tiles, memory)
@@ -55,14 +55,14 @@ def spread_over_tiles(plan: MemoryPlan, tiles: TileMemory, memory: IpuMemory) ->
 
 
 def _categories(tiles: TileMemory, memory: IpuMemory) -> dict[str, int]:
-    """Returns the mean bytes of a tile by category; all of the program is one."""
+    """Returns the mean bytes of a tile by category; the whole program is one category."""
     parts = tiles.parts(memory)
     program = sum(parts.pop(name) for name in _PROGRAM)
     return {**parts, "program": program}
 
 
 def _extra(plan: MemoryPlan, ipu: int, content: Content, num_tiles: int) -> list[float]:
-    """Returns what each tile holds of a category beyond the mean, or less than it."""
+    """Returns the bytes of a category on each tile minus the mean of the tiles."""
     steps = [0.0] * (num_tiles + 1)
     for holding in plan.select(ipu, content, Store.ON_CHIP):
         used = min(num_tiles, max(1, -(-holding.item_bytes // _LEAST_BYTES)))

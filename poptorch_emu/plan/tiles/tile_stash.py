@@ -1,4 +1,4 @@
-"""What waits on an IPU from one of its segments to another, for the model of the machine."""
+"""Stashed values that wait on an IPU between two of its segments, for the model of the machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from poptorch_emu.segments.links import LinkPlan
 
 @dataclass(frozen=True)
 class _Stash:
-    """Values of one stage that wait from its forward for its backward.
+    """Values of one stage that wait from its forward to its backward.
 
     Attributes:
-        item_bytes: of one micro-batch.
-        depth: how many micro-batches wait at most.
+        item_bytes: bytes of one micro-batch.
+        depth: largest number of micro-batches that wait at the same time.
         is_on_io_tiles: whether they wait on the tiles for I/O.
     """
 
@@ -37,12 +37,12 @@ class _Stash:
 class Stashes:
     """The stashes of one replica that are not in streaming memory.
 
-    One that holds several micro-batches keeps its memory for the whole program; one of a single
-    micro-batch is there from forward to backward, no copy of what forward left.
+    A stash of several micro-batches occupies its memory for the whole program. A stash of one
+    micro-batch exists only from forward to backward, and needs no copy of the values.
     """
 
     def __init__(self, inventory: Inventory) -> None:
-        """Looks through the links and inputs of `inventory`."""
+        """Collects the stashes from the links and inputs of `inventory`."""
         self._inventory = inventory
         self._bytes: dict[LinkPlan, dict[fx.Node, int]] = {}
         self._stashes = [*self._of_links(), *self._of_inputs()]
@@ -53,16 +53,16 @@ class Stashes:
         return {source_of(node): node for node in self._inventory.graph.sources}
 
     def always_live_bytes(self, ipu: int) -> int:
-        """Returns what stays for the whole program on the tiles of an IPU that compute."""
+        """Returns the bytes of always-live stashes on the computing tiles of an IPU."""
         return sum(s.depth * s.item_bytes for s in self._on_chip(ipu) if s.depth > 1)
 
     def io_bytes(self, ipu: int) -> int:
-        """Returns what is on the tiles for I/O."""
+        """Returns the bytes of the stashes of an IPU that are on its tiles for I/O."""
         mine = (stash for stash in self._stashes if stash.ipu == ipu and stash.is_on_io_tiles)
         return sum(stash.depth * stash.item_bytes for stash in mine)
 
     def waiting_bytes(self, ipu: int, port: Port) -> int:
-        """Returns what waits while the segment at `port` neither makes nor uses it."""
+        """Returns the bytes that wait while the segment at `port` runs, which does not use them."""
         rank = self._inventory.placed.rank
         return sum(
             stash.item_bytes
@@ -71,9 +71,9 @@ class Stashes:
         )
 
     def bytes_of(self, link: LinkPlan) -> dict[fx.Node, int]:
-        """Returns the bytes of each value of a link; of values in the same memory one has them.
+        """Returns the bytes of each value of a link; one of the values that share memory has all.
 
-        A view of a weight takes none, one of an input as much as the whole input.
+        A view of a weight has none. A view of an input has as many as the whole input.
         """
         if link not in self._bytes:
             self._bytes[link] = self._bytes_of(link)
@@ -114,7 +114,7 @@ class Stashes:
                 yield _Stash(ipu, *ends, item_bytes, link.depth, on_io_tiles)
 
     def _of_inputs(self) -> Iterator[_Stash]:
-        """Yields the inputs that backward reads again."""
+        """Yields a stash for each input that backward reads again."""
         inventory = self._inventory
         for port, segment in inventory.cut.segments.items():
             forward = (Kind.FORWARD, port[1])

@@ -1,1 +1,1 @@
-"""How long the machine would take: durations, pipelines, updates, host, and what could be."""
+"""Step time on the real machine: durations, pipelines, updates, the host, and better splits."""

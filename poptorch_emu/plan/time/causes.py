@@ -1,4 +1,4 @@
-"""Why a step takes longer than its computation, read from the parts of the time of each IPU."""
+"""Causes that make a step longer than its computation, from the parts of each IPU's time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 from poptorch_emu.plan.time.step_parts import Group, Part
 from poptorch_emu.plan.time.time_plan import IpuTime, TimePlan
 
-# A cause of a smaller share of a step is not worth a sentence.
+# Least share of a step that makes a cause worth a sentence in a report.
 LEAST_SHARE = 0.05
 
 
@@ -38,9 +38,10 @@ class Loss:
     """The share of a step that one cause takes.
 
     Attributes:
-        cause: why the time is lost.
-        share: of the step of the busiest IPU, for which the others wait; of imbalance and turns the
-            mean over all IPUs. Where IPUs take turns, the time of all of them counts.
+        cause: the cause of the lost time.
+        share: share of the step of the busiest IPU, because the others wait for it. For imbalance
+            and turns it is the mean over all IPUs. If IPUs take turns, the time of all of them
+            counts.
         ipu: the user's number of the busiest IPU.
         load: the work of that IPU as a multiple of the mean of all IPUs.
     """
@@ -52,7 +53,7 @@ class Loss:
 
 
 def losses(plan: TimePlan) -> tuple[Loss, ...]:
-    """Returns the causes that take a share of a step, the largest first.
+    """Returns the causes that have a share of the step, the largest first.
 
     Computation comes last, unless everything else is below `LEAST_SHARE`.
     """
@@ -78,7 +79,7 @@ class _Shares:
         self._others = [ipu for ipu in plan.ipus if ipu is not self.busiest]
 
     def of(self, cause: Cause) -> float:
-        """Returns the share of a cause."""
+        """Returns the share of a step that one cause takes."""
         if cause in (Cause.IMBALANCE, Cause.TURNS):
             return self._plan.shares[cause.value[0]]
         parts = [part for part in cause.value if part is not Part.UPDATE_TURNS]
@@ -86,7 +87,7 @@ class _Shares:
         return own / self._plan.step_seconds if self._plan.step_seconds else 0.0
 
     def _of_turns(self, parts: list[Part]) -> float:
-        """Returns how long the busiest IPU waits because another one spends its time so."""
+        """Returns the seconds that the busiest IPU waits while other IPUs spend time on `parts`."""
         if any(part.group is Group.WAIT or part in (Part.CALL, Part.DATA) for part in parts):
             return 0.0
         total = math.fsum(map(_work, self._others))
@@ -94,7 +95,7 @@ class _Shares:
         return self.busiest.of(Part.TURNS) * share
 
     def _of_update_turns(self, cause: Cause) -> float:
-        """Returns how long the busiest IPU waits for the same cause in updates of other IPUs."""
+        """Returns the seconds that the busiest IPU waits for one cause of other IPUs' updates."""
         others = [update for update in self._plan.updates if update.ipu != self.busiest.ipu]
         cycles = {
             Cause.UPDATE: math.fsum(update.optimizer_cycles for update in others),

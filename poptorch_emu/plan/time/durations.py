@@ -1,6 +1,6 @@
-"""How long the segments and updates of one replica take, each on its own.
+"""Durations of the segments and updates of one replica, each on its own.
 
-What takes part is read from what is known once a model is placed; nothing needs the engine.
+They are computed from the placed model, without the engine.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from poptorch_emu.segments.segment import Instruction
 
 _STASH_BYTES_PER_CYCLE = 8
 
-# Costs by all that they depend on beside the graph.
+# Costs of operations, by everything that determines them except the graph.
 KnownCosts = dict[tuple[Any, ...], OperationCosts]
 
 
 @dataclass(frozen=True)
 class Durations:
-    """What the segments of a replica take on a system.
+    """Durations of the segments of a replica on a system.
 
     Attributes:
-        inventory: the segments and what they compute on.
-        memory: the plan of the same segments.
-        numbers: of the model of time.
-        known_costs: costs of the operations of this graph that other plans have found.
+        inventory: the segments, and everything that they compute on.
+        memory: memory plan of the same segments.
+        numbers: constants of the model of time.
+        known_costs: costs of this graph's operations that other plans have computed.
     """
 
     inventory: Inventory
@@ -73,7 +73,7 @@ class Durations:
 
     @cached_property
     def ipus_per_replica(self) -> int:
-        """IPUs that a replica takes, those between included."""
+        """Number of IPUs that a replica occupies, including unused ones in between."""
         return 1 + max(self.inventory.placed.ipu_ids)
 
     def user_ipu(self, port: Port) -> int:
@@ -87,13 +87,13 @@ class Durations:
 
     @cached_property
     def _usual_costs(self) -> OperationCosts | None:
-        """The costs if no proportion were below the default; `None` where none is."""
+        """Costs if all memory proportions were at least the default; None if they are."""
         shares = map(self._proportion_of, self.inventory.graph.operations)
         is_low = min(shares, default=DEFAULT_PROPORTION) < DEFAULT_PROPORTION
         return self._costs(DEFAULT_PROPORTION) if is_low else None
 
     def _costs(self, least_proportion: float) -> OperationCosts:
-        """Returns the costs of all operations, where each has at least a proportion of memory."""
+        """Returns the costs if every operation has at least this proportion of a tile's memory."""
         machine, placed = self.inventory.config.machine, self.inventory.placed
         proportions = machine.available_memory_proportion
         places = placed.ipu_ids, placed.ipu_of_stage, tuple(placed.port_of.values())
@@ -119,11 +119,11 @@ class Durations:
 
     @cached_property
     def stages(self) -> tuple[StageTime, ...]:
-        """What each stage takes for a micro-batch."""
+        """Times of each stage for one micro-batch."""
         return tuple(map(self._stage, range(self.inventory.placed.num_stages)))
 
     def _stage(self, stage: int) -> StageTime:
-        """Returns what a stage takes; of streams beside the compute, what outlasts it."""
+        """Returns the time of a stage. Overlapped streams count if they outlast the computation."""
         kinds = Kind.FORWARD, *self.inventory.schedule.kinds[stage]
         times = {kind: self.action((kind, stage)) for kind in kinds}
         forward = self._with_host_syncs(stage, times[Kind.FORWARD])
@@ -150,9 +150,9 @@ class Durations:
         )
 
     def _with_host_syncs(self, stage: int, forward: ActionTime) -> ActionTime:
-        """Returns a stage's forward with its meetings with the host, one for each direction.
+        """Returns the forward of a stage with a synchronisation with the host for each direction.
 
-        All IPUs of a pipeline meet it in each of its cycles; else those that have streams do.
+        In a pipeline, all IPUs synchronise in each cycle; otherwise, IPUs that have streams do.
         """
         placed, strategy = self.inventory.placed, self.inventory.config.strategy
         ports = [port for port in self.inventory.cut.segments if port[1] == stage]
@@ -174,7 +174,7 @@ class Durations:
 
     @cached_property
     def operations(self) -> dict[Port, tuple[OperationTime, ...]]:
-        """What the operations of each segment take."""
+        """Times of the operations of each segment."""
         return {port: tuple(self._operations(port)) for port in self.inventory.cut.segments}
 
     def _operations(self, port: Port) -> list[OperationTime]:
@@ -212,7 +212,7 @@ class Durations:
         )
 
     def _accumulation(self, port: Port, sink: Sink, node: fx.Node) -> OperationTime:
-        """Returns what it takes to add a gradient to its accumulator."""
+        """Returns the time to add a gradient to its accumulator."""
         inventory = self.inventory
         weight = inventory.variables[sink.name]
         cost = accumulate(
@@ -236,7 +236,7 @@ class Durations:
         )
 
     def action(self, port: Port) -> ActionTime:
-        """Returns what a segment takes for a micro-batch."""
+        """Returns the time of a segment for one micro-batch."""
         if port not in self.inventory.cut.segments:
             return ActionTime()
         operations, clock_hz = self.operations[port], self.system.chip.clock_hz
@@ -265,7 +265,7 @@ class Durations:
         return Stashes(self.inventory)
 
     def _link_cycles(self, port: Port) -> float:
-        """Returns how long a segment waits for what other IPUs send, one after the other."""
+        """Returns the cycles that a segment waits for data from other IPUs, which send in turn."""
         total = 0.0
         sizes: defaultdict[Port, int] = defaultdict(int)
         for link in self.inventory.links:
@@ -277,7 +277,7 @@ class Durations:
         return total
 
     def _stash_cycles(self, port: Port) -> float:
-        """Returns how long copies into a stash or out of it take; one of one item is no copy."""
+        """Returns the cycles of copies to and from stashes; a stash of one item needs no copy."""
         num_bytes = sum(
             sum(self._stashes.bytes_of(link).values())
             for link in self.inventory.links
@@ -287,9 +287,9 @@ class Durations:
         return -(-num_bytes // self.tiles.count) / _STASH_BYTES_PER_CYCLE
 
     def _reduce_cycles(self, port: Port) -> float:
-        """Returns how long a segment waits for parts that other replicas hold.
+        """Returns the cycles that a segment waits for parts of tensors on other replicas.
 
-        A gradient whose sum is cut over the replicas is reduced in every micro-batch.
+        A gradient is reduced in every micro-batch if its sum is divided among the replicas.
         """
         inventory, segment = self.inventory, self.inventory.cut.segments[port]
         uses = (inventory.use_of(source, is_sharded=False) for source in segment.loads)
@@ -307,7 +307,7 @@ class Durations:
 
     @cached_property
     def _phase_waits(self) -> dict[Port, float]:
-        """How long each segment waits for streaming memory; phases may hide it."""
+        """Cycles that each segment waits for streaming memory, which phases may hide."""
         moved = {port: self._moved_cycles(port) for port in self.inventory.cut.segments}
         if not overlaps_phases(self.inventory.config):
             return {port: loads + stores for port, (loads, stores) in moved.items()}
@@ -325,7 +325,7 @@ class Durations:
         )
 
     def _moved_cycles(self, port: Port) -> tuple[float, float]:
-        """Returns how long a segment loads from streaming memory for a micro-batch, and stores."""
+        """Returns the cycles to load and to store a segment's tensors in streaming memory."""
         name = self.inventory.cut.segments[port].name
         count = self.inventory.schedule.num_micro_batches
         loads = stores = 0.0
@@ -337,7 +337,7 @@ class Durations:
         return loads * clock, stores * clock
 
     def remote_seconds(self, num_bytes: int, num_transfers: int = 1) -> float:
-        """Returns how long an IPU takes to move so much to or from streaming memory."""
+        """Returns the seconds to move `num_bytes` between an IPU and streaming memory."""
         num_ipus = self.ipus_per_replica * self.inventory.config.replication_factor
         return remote_seconds(num_bytes, num_ipus, num_transfers, self.numbers)
 
@@ -346,11 +346,11 @@ class Durations:
         return not is_synthetic and port in self.inventory.cut.segments
 
     def _input_seconds(self, port: Port, *, is_overlapped: bool) -> float:
-        """Returns how long inputs take.
+        """Returns the seconds of the transfers of a segment's inputs.
 
         Args:
-            port: of the segment.
-            is_overlapped: of those that cross while the IPU computes, or of the others.
+            port: port of the segment.
+            is_overlapped: whether to count inputs that move during computation, or the others.
         """
         inventory, seconds = self.inventory, 0.0
         if not self._has_streams(port) or port[0] is not Kind.FORWARD:
@@ -367,16 +367,16 @@ class Durations:
         return seconds
 
     def _output_seconds(self, port: Port, *, is_overlapped: bool) -> float:
-        """Returns how long results take of which each micro-batch returns some.
+        """Returns the seconds of the transfers of results that every micro-batch returns.
 
         Args:
-            port: of the segment.
-            is_overlapped: of those that cross while the IPU computes, or of the others.
+            port: port of the segment.
+            is_overlapped: whether to count results that move during computation, or the others.
         """
         inventory, seconds = self.inventory, 0.0
         if not self._has_streams(port):
             return seconds
-        returned = {SinkKind.INPUT}  # Rows that were changed in place, in any mode.
+        returned = {SinkKind.INPUT}  # Inputs changed in place return in every mode.
         if inventory.config.output_mode is OutputMode.All:
             returned.add(SinkKind.OUTPUT)
         for sink, home, node in inventory.cut.results:

@@ -10,7 +10,7 @@ from poptorch_emu.plan.time.time_plan import IpuTime, StageTime, UpdateTime
 from poptorch_emu.plan.time.window import Window
 from poptorch_emu.schedule.schedule import Port
 
-# The attributes of `ActionTime` and of `UpdateTime` that make up a part.
+# Attributes of `ActionTime` and of `UpdateTime` that add up to each part.
 _OF_ACTIONS: Mapping[Part, tuple[str, ...]] = {
     Part.COMPUTE: ("compute_cycles",),
     Part.EXCHANGE: ("exchange_cycles", "stash_cycles"),
@@ -38,15 +38,15 @@ def ipu_times(
     scale: float,
     outside: Mapping[Part, float],
 ) -> Iterator[IpuTime]:
-    """Yields the time of each IPU.
+    """Yields the seconds of each part of a step, for each IPU.
 
     Args:
         window: the micro-batches of an update, or of a call in inference.
-        stages: their times for one micro-batch.
-        updates: one for each IPU in training.
+        stages: times of the stages for one micro-batch.
+        updates: time of the update on each IPU; empty in inference.
         ipu_ids: the user's number of each virtual IPU.
-        scale: seconds of a step for each cycle of a window.
-        outside: seconds of the parts of a step in which no window runs.
+        scale: factor from cycles of a window to seconds of a step.
+        outside: seconds of those parts of a step in which no window runs.
     """
 
     def cycles_of(port: Port) -> float:

@@ -1,9 +1,9 @@
-"""What a phase waits for streaming memory, where the phase before it computes in the meantime.
+"""Waits of a phase for streaming memory, where the phase before it computes meanwhile.
 
-While a phase computes, the tensors of the next one come, and those of the one before it leave. In
-parallel phases these two are on other IPUs; in serial phases they are on the same ones, so that
-tiles set apart for I/O must carry them. Phases whose numbers do not follow each other leave time
-between them, in which nothing computes.
+While a phase computes, tensors of the next phase arrive and those of the previous phase leave. In
+parallel phases these two are on other IPUs. In serial phases they are on the same IPUs, so that I/O
+tiles must transfer the tensors. A gap between the numbers of two phases is time in which nothing
+computes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from poptorch_emu.schedule.schedule import Port
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """What a segment does in its phase.
+    """Work of a segment in its phase.
 
     Attributes:
-        number: of the phase.
-        ipu: that runs it.
-        load_cycles: of what comes from streaming memory before it begins.
-        store_cycles: of what leaves when it has ended.
-        compute_cycles: between the two.
+        number: number of the phase.
+        ipu: IPU that runs the segment.
+        load_cycles: cycles to read its tensors from streaming memory before it begins.
+        store_cycles: cycles to write its results to streaming memory after it has ended.
+        compute_cycles: cycles of its computation.
     """
 
     number: int
@@ -35,13 +35,13 @@ class PhaseWork:
 
 
 def waiting_cycles(work: Mapping[Port, PhaseWork]) -> dict[Port, float]:
-    """Returns how long each segment waits for streaming memory.
+    """Returns the cycles that each segment waits for streaming memory.
 
-    A wait for what could not be loaded or stored beside a phase is that of the phase behind it, or
-    if there is none of the one that stored.
+    A transfer that takes longer than the phase beside it delays the next phase. If no phase
+    follows, the wait counts for the phase that stored.
 
     Args:
-        work: of all segments of a micro-batch.
+        work: work of all segments of a micro-batch.
     """
     of_phase: defaultdict[int, dict[int, list[Port]]] = defaultdict(lambda: defaultdict(list))
     for port, own in work.items():
@@ -54,8 +54,8 @@ def waiting_cycles(work: Mapping[Port, PhaseWork]) -> dict[Port, float]:
             stores = sum(work[port].store_cycles for port in before)
             beside = _compute_cycles(work, of_phase.get(number - 1))
             waits[ports[0]] += max(0.0, loads + (stores if beside else 0.0) - beside)
-            # What is stored behind the last phase, or behind one with a gap, hides behind nothing
-            # unless something computes next; what comes two phases later has counted it above.
+            # The stores of a phase run while the next phase computes; without one, nothing hides
+            # them. If the IPU also runs the phase after the next one, that phase counts the wait.
             following = _compute_cycles(work, of_phase.get(number + 1))
             leaving = sum(work[port].store_cycles for port in ports)
             if not following:
@@ -66,6 +66,6 @@ def waiting_cycles(work: Mapping[Port, PhaseWork]) -> dict[Port, float]:
 
 
 def _compute_cycles(work: Mapping[Port, PhaseWork], ipus: Mapping[int, list[Port]] | None) -> float:
-    """Returns how long a phase computes, that of its slowest IPU; nothing if there is none."""
+    """Returns the compute cycles of the slowest IPU of a phase; 0 if there is no phase."""
     sums = (sum(work[port].compute_cycles for port in ports) for ports in (ipus or {}).values())
     return max(sums, default=0.0)

@@ -1,8 +1,8 @@
-"""Where to cut a row of units (blocks or modules) into stages, so that the slowest is fastest.
+"""Divides units (blocks or modules) into stages so that the slowest IPU is as fast as possible.
 
-The cost of a stage depends on its first and last unit and on its number alone, so that dynamic
-programming finds the best of all ways to cut. All uses of one weight must be on one IPU: in one
-stage, or in the first stage and in one more at the end, which is on the first IPU again.
+The cost of a stage depends only on its first unit, its last unit and its number, so dynamic
+programming finds the best division. All uses of one weight must be on one IPU: in one stage, or in
+the first and the last stage, if the last one is on the first IPU again (a circle).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from poptorch_emu.machine.links import copy_cycles
 from poptorch_emu.machine.tile_memory import fullest_bytes
 from poptorch_emu.schedule.stash import stash_slots
 
-# Assumed for a training graph of a few large layers, between the published 45 and 140 kB.
+# Assumed program size of a training graph of a few large layers; published sizes are 45 to 140 kB.
 _PROGRAM_BYTES = 100_000
-# Two cuts whose fullest tiles differ by a smaller share need as much, as far as is known.
+# Relative difference of the fullest tiles below which two divisions count as equally large.
 _NEAR = 0.01
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What is not cut.
+    """A block or a module, which a division into stages keeps whole.
 
     Attributes:
-        name: of a block or a module.
-        forward_cycles: of its operations.
-        backward_cycles: likewise.
-        held_bytes: weights, and what the optimiser keeps of them.
-        activation_bytes: of all its results.
-        sent_bytes: that it or a unit before it sends to the units behind it.
-        host_cycles: of inputs that it waits for.
+        name: name of the block or module.
+        forward_cycles: cycles of its forward operations.
+        backward_cycles: cycles of its backward operations.
+        held_bytes: bytes of its weights, optimiser state and accumulators.
+        activation_bytes: bytes of all results of its operations.
+        sent_bytes: bytes that it or an earlier unit sends to later units.
+        host_cycles: cycles that it waits for inputs from the host.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Tie:
     """A weight that several units use.
 
     Attributes:
-        weight: its name.
-        units: their indices.
+        weight: name of the weight.
+        units: indices of the units that use the weight.
     """
 
     weight: str
@@ -63,13 +63,13 @@ class Tie:
 
 @dataclass(frozen=True)
 class StageSplit:
-    """A stage of a split.
+    """One stage of a division.
 
     Attributes:
-        ipu: that runs it: the number of the stage, or 0 again for one that closes a circle.
-        units: names, in order.
-        cycles: for a micro-batch, recomputation and copies from other IPUs included.
-        tile_bytes: of the fullest tile of its IPU.
+        ipu: IPU of the stage: its number, or 0 for the last stage of a circle.
+        units: names of its units, in order.
+        cycles: cycles of a micro-batch, including recomputation and copies from other IPUs.
+        tile_bytes: bytes of the fullest tile of its IPU.
     """
 
     ipu: int
@@ -80,13 +80,13 @@ class StageSplit:
 
 @dataclass(frozen=True)
 class Split:
-    """The best way to cut.
+    """The best division of a model into stages.
 
     Attributes:
-        stages: in order, one for each IPU, and perhaps one more on the first.
-        fits: whether all stages do; if none of the ways fits, this is one that is nearest to it.
-        is_of_blocks: whether units are the user's blocks; else they are modules.
-        clock_hz: of the tiles.
+        stages: stages in order: one for each IPU, and in a circle one more on the first IPU.
+        fits: whether all stages fit their IPUs. If no division fits, this is one of the nearest.
+        is_of_blocks: whether the units are the user's blocks; otherwise they are modules.
+        clock_hz: clock of the tiles, in Hz.
     """
 
     stages: tuple[StageSplit, ...]
@@ -101,7 +101,7 @@ class Split:
 
     @property
     def slowest_seconds(self) -> float:
-        """How long the slowest IPU takes for a micro-batch."""
+        """Seconds of one micro-batch on the slowest IPU."""
         cycles: defaultdict[int, float] = defaultdict(float)
         for stage in self.stages:
             cycles[stage.ipu] += stage.cycles
@@ -110,13 +110,14 @@ class Split:
 
 @dataclass(frozen=True)
 class StageCosts:
-    """What a stage of some units takes.
+    """Cycles and memory of every possible stage.
 
     Attributes:
-        num_stages: of forward.
-        recomputes: whether backward runs the forward of all stages but the last again.
+        units: units of the model, in order.
+        num_stages: number of forward stages.
+        recomputes: whether backward recomputes the forward of each stage but the last.
         ties: weights whose uses must be on one IPU.
-        num_micro_batches: of a window, for which pipelines fill and empty.
+        num_micro_batches: number of micro-batches of a window.
         is_circle: whether the last stage is on the IPU of the first.
     """
 
@@ -135,12 +136,12 @@ class StageCosts:
 
     @property
     def num_slots(self) -> int:
-        """How many cycles of a grouped pipeline a window takes."""
+        """Number of pipeline cycles of a window with a grouped schedule."""
         ramp = self.num_stages - 1
         return self.num_micro_batches + (2 * ramp if self.is_training else ramp)
 
     def cycles(self, first: int, last: int, stage: int) -> float:
-        """Returns how long the units from `first` to `last` take as a stage."""
+        """Returns the cycles of a stage that consists of the units from `first` to `last`."""
         forward, total = (sums[last + 1] - sums[first] for sums in self._sums)
         is_last = stage == self.num_stages - 1
         if self.recomputes and not is_last:
@@ -155,26 +156,26 @@ class StageCosts:
 
     @cached_property
     def _sums(self) -> tuple[list[float], list[float]]:
-        """The cycles of forward, and of all, of the units before each one."""
+        """Sums of the forward cycles, and of all cycles, over the units before each unit."""
         forward = [unit.forward_cycles for unit in self.units]
         others = [unit.backward_cycles + unit.host_cycles for unit in self.units]
         both = map(operator.add, forward, others)
         return list(accumulate(forward, initial=0.0)), list(accumulate(both, initial=0.0))
 
     def tile_bytes(self, *stages: tuple[int, int, int]) -> int:
-        """Returns what the fullest tile of an IPU holds.
+        """Returns the bytes of the fullest tile of an IPU.
 
         Args:
-            stages: all that it runs: first and last unit, and number.
+            stages: first unit, last unit and number of each stage that the IPU runs.
         """
         found = [self._bytes(*stage) for stage in stages]
-        # What does not wait to be computed again is there until the backward of its own stage.
+        # Without recomputation, activations live until backward, so those of all stages add up.
         are_live = sum if self.is_training and not self.recomputes else max
         num_bytes = sum(held for held, _ in found) + are_live([live for _, live in found])
         return fullest_bytes(num_bytes / self.tiles.count + _PROGRAM_BYTES)
 
     def _bytes(self, first: int, last: int, stage: int) -> tuple[int, int]:
-        """Returns what a stage always holds, and what it does while it runs."""
+        """Returns the bytes that a stage always holds, and those that are live while it runs."""
         units = self.units[first : last + 1]
         held = sum(unit.held_bytes for unit in units)
         if not self.is_training:
@@ -184,7 +185,7 @@ class StageCosts:
         return held + slots * (self._given(first) if self.recomputes else live), live
 
     def keeps_ties(self, first: int, last: int) -> bool:
-        """Returns whether of the uses of each weight the units have all or none."""
+        """Returns whether the units use each tied weight either completely or not at all."""
         return all(len({first <= unit <= last for unit in tie.units}) == 1 for tie in self.ties)
 
     def _given(self, first: int) -> int:
@@ -192,18 +193,18 @@ class StageCosts:
 
 
 def best_split(costs: StageCosts, *, is_of_blocks: bool, has_limit: bool = True) -> Split:
-    """Returns the cut that is the fastest of all that fit; if none does, one that is nearest to it.
+    """Returns the fastest division that fits; if none fits, one of the nearest to the limit.
 
-    Of cuts into as many stages the fastest is that whose slowest IPU is the fastest. The nearest
-    is the fastest of those whose fullest tile holds least, within `_NEAR`.
+    A division is as fast as its slowest IPU. The nearest is the fastest of those whose fullest tile
+    holds least, within `_NEAR`.
 
     Args:
-        costs: with a stage for each IPU; where weights are tied, a circle is tried as well.
+        costs: costs with one stage for each IPU. If weights are tied, a circle is tried as well.
         is_of_blocks: whether the units are the user's blocks.
-        has_limit: whether memory counts.
+        has_limit: whether a division must fit in memory.
 
     Raises:
-        ValueError: there are fewer units than stages, or tied weights cannot stay on one IPU.
+        ValueError: units are fewer than stages, or no division keeps tied weights on one IPU.
     """
     _check_units(costs)
     forms = [costs]
@@ -225,7 +226,7 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool, has_limit: bool = True)
 
 
 def _fastest(forms: Sequence[StageCosts], limit: int | None) -> _Ended | None:
-    """Returns the fastest cut of some forms whose tiles hold no more, if there is one."""
+    """Returns the fastest division whose tiles hold at most `limit` bytes, if there is one."""
     found = [(form, best) for form in forms if (best := _cut(form, limit)) is not None]
     if not found:
         return None
@@ -234,7 +235,7 @@ def _fastest(forms: Sequence[StageCosts], limit: int | None) -> _Ended | None:
 
 
 def _nearest(forms: Sequence[StageCosts], limit: int) -> _Ended | None:
-    """Returns the fastest cut of those that are nearest to a limit which none keeps."""
+    """Returns the fastest of the divisions that exceed `limit` least; all of them exceed it."""
     found, too_few = _fastest(forms, None), limit
     if found is None:
         return None
@@ -279,18 +280,18 @@ def _split(costs: StageCosts, ends: tuple[int, ...], fits: bool, is_of_blocks: b
     return Split(stages, fits, is_of_blocks, costs.tiles.chip.clock_hz)
 
 
-# The last unit of each stage of a form.
+# A plain or circular form of the division, and the last unit of each stage.
 _Ended = tuple[StageCosts, tuple[int, ...]]
-# The slowest IPU of some stages, and the last unit of each of them.
+# Cycles of the slowest IPU of some stages, and the last unit of each stage.
 _Cut = tuple[float, tuple[int, ...]]
 
 
 def _cut(costs: StageCosts, limit: int | None) -> _Cut | None:
-    """Returns the best cut, `None` if nothing is allowed.
+    """Returns the best division into stages; None if no division is allowed.
 
     Args:
-        costs: of one form.
-        limit: bytes of a tile; `None` allows any.
+        costs: costs of a plain or a circular form.
+        limit: largest bytes of a tile; None allows any.
     """
     if costs.is_circle:
         return min(_circles(costs, limit), default=None)
@@ -301,7 +302,7 @@ def _cut(costs: StageCosts, limit: int | None) -> _Cut | None:
 
 
 def _circles(costs: StageCosts, limit: int | None) -> Iterator[_Cut]:
-    """Yields for each first stage and each last one the best cut of what is between them."""
+    """Yields, for each pair of a first and a last stage, the best division of the units between."""
     end, last_stage = len(costs.units) - 1, costs.num_stages - 1
     for first_end in range(end):
         best: dict[int, _Cut] = {first_end: (0.0, (first_end,))}
@@ -316,15 +317,15 @@ def _circles(costs: StageCosts, limit: int | None) -> Iterator[_Cut]:
 def _extend(
     costs: StageCosts, best: dict[int, _Cut], stage: int, limit: int | None
 ) -> dict[int, _Cut]:
-    """Returns the best cuts with one stage more, by their last unit.
+    """Returns the best divisions with one more stage, by their last unit.
 
     Args:
-        costs: of one form.
-        best: of the stages before, likewise.
-        stage: the number of the one that is added.
-        limit: bytes of a tile; `None` allows any.
+        costs: costs of a plain or a circular form.
+        best: best divisions into the stages before, by their last unit.
+        stage: number of the stage that is added.
+        limit: largest bytes of a tile; None allows any.
     """
-    count, behind = len(costs.units), costs.num_stages - 1 - stage  # Each needs a unit.
+    count, behind = len(costs.units), costs.num_stages - 1 - stage  # Each needs one unit.
     found: dict[int, _Cut] = {}
     for before, (slowest, ends) in best.items():
         lasts = range(before + 1, count - behind) if behind else (count - 1,)

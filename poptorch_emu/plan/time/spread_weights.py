@@ -1,4 +1,4 @@
-"""Trained weights whose uses are on several IPUs: what their gradients cost on the way home."""
+"""Trained weights that several IPUs read, and the cost of sending their gradients to one IPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The parts of a step: exclusive categories of the time of an IPU, which add up to the step.
 
-Every table, insight and verdict about time reads these. They form a tree: a step consists of the
-groups, and a group of its parts.
+Every table, insight and verdict about time reads these parts. They form a tree: a step consists of
+groups, and a group consists of parts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Group(Enum):
-    """The first level of the tree."""
+    """Group of parts, the first level of the tree."""
 
     WORK = "work on operations"
     TRANSFER = "transfers and updates"

@@ -1,4 +1,4 @@
-"""Puts the plan of time together: segments, the pipeline, updates and the host."""
+"""Computes the plan of time from the segments, the pipeline, the updates and the host."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
-# So much of a stage may be of unknown operations before all is rough, or nothing can be said.
+# Share of a stage in unknown operations above which the plan is rough, or has no throughput.
 _ROUGH_SHARE, _UNKNOWN_SHARE = 0.05, 0.2
 
 
 @dataclass(frozen=True)
 class Run:
-    """What of a run is no part of a replica's segments.
+    """The properties of a run that do not depend on the segments of a replica.
 
     Attributes:
-        kind: how the stages take turns; `None` where the inventory's schedule is a table.
-        num_micro_batches: of a window.
-        optimizer: in training.
-        host: what the user's program does meanwhile; `None` stands for nothing.
-        name: of the table.
+        kind: kind of the schedule; None if the inventory's schedule is a table.
+        num_micro_batches: number of micro-batches in a window.
+        optimizer: configuration of the optimiser; None in inference.
+        host: work of the user's program meanwhile; None if it takes no time.
+        name: name of the table; "" if the schedule is not a table.
     """
 
     kind: ScheduleKind | None
@@ -51,11 +51,11 @@ class Run:
 
 
 def plan_time(durations: Durations, run: Run) -> TimePlan:
-    """Returns how long a step takes.
+    """Returns the plan of time of a step.
 
     Args:
-        durations: of the segments; their inventory may have laid out fewer micro-batches.
-        run: how often they run, and what else does.
+        durations: durations of the segments; their inventory may count fewer micro-batches.
+        run: schedule, optimiser and host work of the run.
     """
     inventory, clock = durations.inventory, durations.system.chip.clock_hz
     stages, window = durations.stages, _window(inventory, run)
@@ -128,9 +128,9 @@ def _window(inventory: Inventory, run: Run) -> Window:
 
 
 def _rows(inventory: Inventory) -> int:
-    """Returns the rows of a micro-batch, over all replicas that read rows of their own.
+    """Returns the rows of a micro-batch, summed over the replicas that read different rows.
 
-    Those of the first input that has any; a model without inputs counts micro-batches.
+    A model without inputs counts micro-batches instead.
     """
     config = inventory.config
     rows = 1 if inventory.rows is None else inventory.rows
@@ -152,7 +152,7 @@ def _unknown_share(durations: Durations) -> float:
 
 
 def _unknown(durations: Durations) -> tuple[tuple[str, float], ...]:
-    """Returns the operators that are not modelled, with their largest share of a segment."""
+    """Returns the operators without a model, each with its largest share of a segment."""
     shares: dict[str, float] = {}
     for operations in durations.operations.values():
         total = math.fsum(op.cycles for op in operations)
@@ -166,7 +166,7 @@ def _unknown(durations: Durations) -> tuple[tuple[str, float], ...]:
 
 
 def _rough(durations: Durations, unknown_share: float) -> list[str]:
-    """Returns why the figures are rough, in words."""
+    """Returns sentences that say why the figures are rough."""
     found = []
     if unknown_share > _ROUGH_SHARE:
         found.append(f"operators without a model take up to {unknown_share:.0%} of a segment")
@@ -181,7 +181,7 @@ def _rough(durations: Durations, unknown_share: float) -> list[str]:
 
 
 def _assumptions(durations: Durations, run: Run) -> list[str]:
-    """Returns what was taken for granted, in words."""
+    """Returns sentences that state the assumptions of the plan."""
     found = []
     if run.host is None:
         found.append(
@@ -205,7 +205,7 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
 
 
 def _evidence(durations: Durations, updates: tuple[UpdateTime, ...]) -> Evidence:
-    """Returns the evidence of the weakest number that any part of the plan was made with."""
+    """Returns the kind of evidence of the weakest number that the plan uses."""
     actions = [a for stage in durations.stages for a in stage.parts]
     used = {
         "call_seconds": True,

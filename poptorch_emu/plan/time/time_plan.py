@@ -1,6 +1,6 @@
-"""How long a step of a model would take on a real system: a value.
+"""The plan of time of a step on a real system, as a value.
 
-`step_time.py` makes it; nothing here knows graphs or segments. Cycles are those of a tile's clock.
+`step_time.py` computes the plan; this file knows no graphs or segments. Cycles are a tile's.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from poptorch_emu.schedule.schedule import Port, Schedule
 
 @dataclass(frozen=True)
 class OperationTime:
-    """What one operation takes each time its segment runs.
+    """The time of one operation each time its segment runs.
 
     Attributes:
-        segment: such as "forward 0"; what is recomputed stands in the backward segment.
-        ipu: the user's number.
-        name: of the operation, unlike any other of the graph.
-        operator: such as "aten::mm".
+        segment: name of the segment, such as "forward 0"; a backward one if it recomputes.
+        ipu: the user's number of the IPU.
+        name: title of the operation, unique in the graph.
+        operator: name of the operator, such as "aten::mm".
         module: dotted path of the module that ran.
-        source: "file:line" of the user's code.
-        family: of operations that cost alike.
-        is_recomputed: whether it ran in forward already.
-        is_known: whether its family is modelled; else it counts as elementwise.
-        is_rough: whether its family is modelled roughly.
-        compute_cycles: of the vertices on the fullest tile.
-        exchange_cycles: of data that come from other tiles.
-        sync_cycles: of starting programs and waiting for all tiles.
-        steps: programs that are started.
-        evidence: of the weakest input.
-        proportion_cycles: the part of its cycles that it would not take if the available memory
-            proportion were not below the default.
+        source: line of the user's code, as "file:line".
+        family: family of operations with the same formula of costs.
+        is_recomputed: whether the operation also ran in forward.
+        is_known: whether the family is modelled; other operations are costed as elementwise ones.
+        is_rough: whether the model of the family is only rough.
+        compute_cycles: cycles of the vertices on the fullest tile.
+        exchange_cycles: cycles to receive data from other tiles.
+        sync_cycles: cycles to start programs and to wait for all tiles.
+        steps: number of programs that are started.
+        evidence: kind of evidence of the weakest number in the model of this operation.
+        proportion_cycles: cycles that are lost because the available memory proportion is below the
+            default; a part of the three kinds of cycles.
     """
 
     segment: str
@@ -58,17 +58,17 @@ class OperationTime:
 
     @property
     def cycles(self) -> float:
-        """All of it."""
+        """Sum of compute, exchange and sync."""
         return self.compute_cycles + self.exchange_cycles + self.sync_cycles
 
     @property
     def usual_share(self) -> float:
-        """The share of its cycles that does not come of a low memory proportion."""
+        """The share of the cycles that is not lost to a low memory proportion."""
         return 1 - self.proportion_cycles / self.cycles if self.cycles else 1.0
 
     @property
     def is_collective(self) -> bool:
-        """Whether its data come from other replicas, not from other tiles."""
+        """Whether the data come from other replicas, not from other tiles."""
         return self.family == "collective"
 
 
@@ -77,18 +77,18 @@ class ActionTime:
     """Cycles that a stage takes for one micro-batch in one direction, in exclusive parts.
 
     Attributes:
-        compute_cycles: of the vertices of operations that run for the first time.
-        exchange_cycles: of the same operations, between the tiles.
-        sync_cycles: of the same operations, to start programs.
-        recompute_cycles: of all operations that run again, whatever they do.
-        proportion_cycles: that operations lose because the user set a memory proportion below the
-            default; not part of the four above.
-        link_cycles: of data that come from other IPUs.
-        stash_cycles: of copies into or out of a stash.
-        remote_cycles: of reading and writing streaming memory.
-        reduce_cycles: of parts that replicas exchange.
-        input_cycles: of inputs that the IPU waits for.
-        output_cycles: of outputs that the IPU waits for.
+        compute_cycles: cycles of vertices, in operations that run for the first time.
+        exchange_cycles: cycles of exchange between tiles, in the same operations.
+        sync_cycles: cycles to start programs, in the same operations.
+        recompute_cycles: cycles of all kinds, in operations that run again for backward.
+        proportion_cycles: cycles that operations lose because the user set a memory proportion
+            below the default. The four attributes above do not contain them.
+        link_cycles: cycles to receive data from other IPUs.
+        stash_cycles: cycles of copies to and from stashes.
+        remote_cycles: cycles to read and write streaming memory.
+        reduce_cycles: cycles to exchange parts of tensors between replicas.
+        input_cycles: cycles that the IPU waits for inputs.
+        output_cycles: cycles that the IPU waits for transfers of outputs.
     """
 
     compute_cycles: float = 0.0
@@ -105,7 +105,7 @@ class ActionTime:
 
     @property
     def operation_cycles(self) -> float:
-        """Of the operations alone."""
+        """Cycles of the operations alone."""
         return (
             self.compute_cycles
             + self.exchange_cycles
@@ -116,12 +116,12 @@ class ActionTime:
 
     @property
     def host_cycles(self) -> float:
-        """Of inputs and outputs that the IPU waits for."""
+        """Cycles that the IPU waits for inputs and outputs."""
         return self.input_cycles + self.output_cycles
 
     @property
     def cycles(self) -> float:
-        """All of it."""
+        """Sum of all attributes."""
         return (
             self.operation_cycles
             + self.link_cycles
@@ -134,15 +134,15 @@ class ActionTime:
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a stage takes for one micro-batch.
+    """The time of a stage for one micro-batch.
 
     Attributes:
-        stage: of forward, from 0.
-        ipu: the user's number.
-        blocks: of the user, that it runs.
-        backward: without what is apart from it; nothing in inference.
-        weights: of the part of backward that can wait, where a schedule has it apart.
-        recompute: of computing activations again, likewise.
+        stage: number of the forward stage, from 0.
+        ipu: the user's number of the IPU.
+        blocks: names of the user's blocks in the stage.
+        backward: time of backward without `weights` and `recompute`; zero in inference.
+        weights: time of the gradients of weights, if the schedule has separate actions for them.
+        recompute: time of recomputation, if the schedule has separate actions for it.
     """
 
     stage: int
@@ -154,7 +154,7 @@ class StageTime:
     recompute: ActionTime = ActionTime()
 
     def of(self, kind: Kind) -> ActionTime:
-        """Returns what it takes for one kind of what a stage runs."""
+        """Returns the time of one kind of action of the stage."""
         return {
             Kind.FORWARD: self.forward,
             Kind.RECOMPUTE: self.recompute,
@@ -163,12 +163,12 @@ class StageTime:
 
     @property
     def parts(self) -> tuple[ActionTime, ...]:
-        """All of it, in order."""
+        """The times of all kinds of actions, in order."""
         return self.forward, self.recompute, self.backward, self.weights
 
     @property
     def cycles(self) -> float:
-        """Of both directions."""
+        """Sum of the cycles of all kinds of actions."""
         return sum(part.cycles for part in self.parts)
 
 
@@ -182,13 +182,13 @@ def work_by_ipu(stages: Iterable[StageTime]) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class UpdateTime:
-    """What an IPU takes for one update of its weights, in cycles.
+    """The time of one update of an IPU's weights, in cycles.
 
     Attributes:
-        reduce_cycles: of adding up gradients over the replicas, and handing weights out again.
-        optimizer_cycles: of the optimiser's rule.
-        remote_cycles: of what streaming memory gives and takes.
-        wait_cycles: between the first of these and the others, where IPUs take turns.
+        reduce_cycles: cycles to add gradients over the replicas, and to gather divided weights.
+        optimizer_cycles: cycles of the optimiser's rule.
+        remote_cycles: cycles to read and write streaming memory.
+        wait_cycles: cycles between the reduction and the rule, while other IPUs have their turn.
     """
 
     ipu: int
@@ -199,7 +199,7 @@ class UpdateTime:
 
     @property
     def cycles(self) -> float:
-        """All of it."""
+        """Sum of all attributes."""
         return self.reduce_cycles + self.wait_cycles + self.optimizer_cycles + self.remote_cycles
 
 
@@ -208,11 +208,11 @@ class SpreadWeight:
     """A trained weight that several IPUs read, which a real system refuses.
 
     Attributes:
-        name: of the parameter.
-        ipus: the user's numbers of those that read it; the first holds it.
-        num_bytes: of gradients that the first gets from the others for a micro-batch.
-        cycles: that it waits for them.
-        share: of the step that it waits for them.
+        name: name of the parameter.
+        ipus: the user's numbers of the IPUs that read the weight; the first one holds it.
+        num_bytes: bytes of gradients that the first IPU receives from the others for a micro-batch.
+        cycles: cycles that the first IPU waits for them.
+        share: share of the step that the first IPU waits for them.
     """
 
     name: str
@@ -227,20 +227,20 @@ class IpuTime:
     """The time of an IPU during one step.
 
     Attributes:
-        ipu: the user's number.
-        seconds: of each part; they add up to the step.
+        ipu: the user's number of the IPU.
+        seconds: seconds of each part; they add up to the step.
     """
 
     ipu: int
     seconds: Mapping[Part, float]
 
     def of(self, *parts: Part | Group) -> float:
-        """Returns the seconds of some parts or groups together."""
+        """Returns the sum of the seconds of some parts or groups."""
         return math.fsum(s for part, s in self.seconds.items() if {part, part.group} & {*parts})
 
     @property
     def link_seconds(self) -> float:
-        """Seconds of data from other IPUs."""
+        """Seconds to receive data from other IPUs."""
         return self.of(Part.LINK)
 
     @property
@@ -255,27 +255,27 @@ class IpuTime:
 
     @property
     def busy_seconds(self) -> float:
-        """All but waiting."""
+        """Seconds of work, transfers and updates: all but waiting."""
         return self.of(Group.WORK, Group.TRANSFER)
 
     @property
     def idle_seconds(self) -> float:
-        """Waiting, for the host or for other IPUs."""
+        """Seconds of waiting for the host or for other IPUs."""
         return self.of(Group.HOST, Group.WAIT)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How the stages take turns in one window: the micro-batches of one update, or of one call.
+    """Schedule of one window without its actions: the micro-batches of an update, or of a call.
 
     Attributes:
-        kind: the name of the schedule, such as "grouped", or of the table.
-        ipu_of_stage: the index of the virtual IPU of each stage.
-        level_of_stage: as a schedule has it.
-        num_micro_batches: of the window.
-        slot_cycles: of a pipeline cycle; 0 where each slot lasts as long as what it holds.
-        table: where the schedule is one, in which IPUs wait for nothing but what they need.
-        rule: that makes such a table for other numbers of micro-batches.
+        kind: name of the schedule or table, such as "grouped".
+        ipu_of_stage: index of the virtual IPU of each stage.
+        level_of_stage: level of each stage, as in `Schedule`.
+        num_micro_batches: number of micro-batches in the window.
+        slot_cycles: cycles of each slot of a pipeline; 0 if the slots differ.
+        table: the schedule if it is a table; an IPU then waits only for data that it needs.
+        rule: rule that makes tables of the same kind for other numbers of micro-batches.
     """
 
     kind: str
@@ -290,14 +290,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that an IPU does.
+    """One bar of the timeline: a part of an action on one IPU.
 
     Attributes:
-        ipu: the user's number.
-        action: as the schedule writes it: "2F0" is the forward of stage 2 for micro-batch 0.
-        micro_batch: 0 for an update.
-        begin_seconds: from the beginning of the window.
-        end_seconds: likewise.
+        ipu: the user's number of the IPU.
+        action: text of the action: "2F0" is the forward of stage 2 for micro-batch 0.
+        micro_batch: number of the micro-batch; 0 for an update.
+        begin_seconds: seconds from the beginning of the window to the beginning of the event.
+        end_seconds: seconds from the beginning of the window to the end of the event.
         kind: "host", "link", "remote", "recompute", "forward", "backward", "weights", "stash",
             "reduce", "optimizer".
     """
@@ -312,12 +312,12 @@ class Event:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the user's own program does while the device works (modelled).
+    """Work of the user's own program while the device computes (modelled).
 
     Attributes:
-        items_per_second: rows that the loader yields; give this, or the next one.
-        seconds_per_update: of Python and loading, for each update.
-        is_measured: whether this computer was asked, rather than the user.
+        items_per_second: rows that the loader yields per second; give this or `seconds_per_update`.
+        seconds_per_update: seconds of Python and loading for each update.
+        is_measured: whether the numbers were measured on this computer.
     """
 
     items_per_second: float = 0.0
@@ -325,36 +325,36 @@ class HostWork:
     is_measured: bool = False
 
     def seconds(self, num_samples: int, num_updates: int) -> float:
-        """Returns how long the host takes for a step."""
+        """Returns the seconds of the host's work for a step."""
         loading = num_samples / self.items_per_second if self.items_per_second else 0.0
         return loading + num_updates * self.seconds_per_update
 
 
 @dataclass(frozen=True)
 class TimePlan:
-    """How long one step (a call of the wrapped model) would take, and why (modelled).
+    """The duration of one step (a call of the wrapped model), and its parts (modelled).
 
     Attributes:
-        system: its name.
-        chip: name of the IPUs.
-        clock_hz: of the tiles.
-        num_replicas: copies of the model.
-        step_seconds: of one call.
-        window_seconds: of one update in training, of one call in inference; without the host's
-            work for a call.
-        num_windows: of one call.
+        system: name of the system.
+        chip: name of the chip.
+        clock_hz: clock of the tiles, in Hz.
+        num_replicas: number of replicas.
+        step_seconds: seconds of one call.
+        window_seconds: seconds of one update in training, or of one call in inference, without the
+            host's work for a call.
+        num_windows: number of windows in one call.
         samples_per_step: rows of the inputs of one call, over all replicas.
-        throughput: rows each second; `None` where too much is unknown to tell.
-        cycles: of one call.
+        throughput: rows per second; None if operators without a model take too large a share.
+        cycles: cycles of one call.
         spread_weights: trained weights that several IPUs read.
-        unknown: operators without a model, with their largest share of a stage.
-        rough: why the figures are rough, in words; empty if they are not.
-        assumptions: what was taken for granted, in words.
-        evidence: of the weakest input.
-        stages: in their order.
-        updates: one for each IPU in training.
-        ipus: one for each.
-        all_operations: of all segments, in the order in which they run.
+        unknown: operators without a model, each with its largest share of a segment.
+        rough: sentences that say why the figures are rough; empty if they are not.
+        assumptions: sentences that state the assumptions of the plan.
+        evidence: kind of evidence of the weakest number in the plan.
+        stages: time of each stage, in order.
+        updates: time of the update on each IPU; empty in inference.
+        ipus: time of each IPU, divided into parts.
+        all_operations: operations of all segments, in running order.
     """
 
     system: str
@@ -380,18 +380,18 @@ class TimePlan:
 
     @property
     def rows_per_update(self) -> float:
-        """Rows of one update of the weights, over all replicas; in inference there is none: 1."""
+        """Rows of one update, over all replicas. In inference, which has no updates, it is 1."""
         return self.samples_per_step / self.num_windows if self.grid.is_training else 1.0
 
     @property
     def shares(self) -> dict[Part, float]:
-        """The share of each part in the time of all IPUs; they add up to 1."""
+        """Share of each part in the time of all IPUs; the shares add up to 1."""
         total = self.step_seconds * len(self.ipus)
         sums = {part: math.fsum(ipu.seconds[part] for ipu in self.ipus) for part in Part}
         return {part: seconds / total if total else 0.0 for part, seconds in sums.items()}
 
     def cycles_of(self, port: Port) -> float:
-        """Returns what a kind of action of a stage takes."""
+        """Returns the cycles of the actions of a stage at `port`."""
         return self.stages[port[1]].of(port[0]).cycles
 
     def operations(self, segment: str | None = None) -> Iterable[OperationTime]:

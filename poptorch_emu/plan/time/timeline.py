@@ -1,7 +1,7 @@
-"""What each IPU does when, in one window, from a plan of time alone.
+"""Timeline of each IPU in one window, computed from a plan of time alone.
 
-Of a long window only the first cycles, some of the middle and the last ones are made: all between
-are alike, and their times follow from the length of a cycle.
+A long window is drawn in three pieces: its first cycles, some in the middle and the last ones. The
+cycles between them are all alike, so their times follow from the length of a cycle.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches
 
-# A window of so many micro-batches is drawn as a whole.
+# Largest number of micro-batches of a window that is drawn completely.
 _FEW_MICRO_BATCHES = 24
 
 
 def timeline(plan: TimePlan) -> tuple[Event, ...]:
-    """Returns the events of one window, by their beginning; updates end it.
+    """Returns the events of one window, ordered by their beginning; the updates come last.
 
-    An action begins with its slot, or as soon as its IPU has done what stands before it there.
+    An action begins with its slot, or as soon as its IPU has finished the actions before it.
     """
     return tuple(
         sorted(_Drawing(plan).events(), key=lambda event: (event.begin_seconds, event.ipu))
@@ -36,23 +36,23 @@ class _Drawing:
         self._window = window_of(grid)
         self._few = max(_FEW_MICRO_BATCHES, 2 * enough_micro_batches(len(grid.ipu_of_stage)))
         self._schedule = self._window.schedule(self._few)
-        # Micro-batches that are left out in the middle.
+        # Number of micro-batches that the drawing omits in the middle.
         self._skipped = grid.num_micro_batches - self._schedule.num_micro_batches
         self._ipus = tuple(ipu.ipu for ipu in plan.ipus)
         self._end_cycles = self._window.cycles(self._plan.cycles_of)
         short = replace(self._window, num_micro_batches=self._schedule.num_micro_batches)
-        # How long the part lasts that is left out.
+        # Duration of the omitted part.
         self._skipped_cycles = self._end_cycles - short.cycles(self._plan.cycles_of)
 
     def events(self) -> Iterator[Event]:
-        """Yields all events: those of a table, or slot by slot."""
+        """Yields all events, from the table of a schedule or slot by slot, and then the updates."""
         yield from self._of_slots() if self._plan.grid.table is None else self._of_table()
         if self._plan.grid.is_training:
             for update in self._plan.updates:
                 yield from self._update(update)
 
     def _of_table(self) -> Iterator[Event]:
-        """Yields the events of a table, of a long one those of the first and last micro-batches."""
+        """Yields the events of a table; of a long one, only the first and last micro-batches."""
         count = self._schedule.num_micro_batches
         half = self._few // 2 if count > self._few else count
         for action, begin in free_run(self._schedule, self._plan.cycles_of).begins.items():
@@ -77,11 +77,11 @@ class _Drawing:
                     at += self._plan.cycles_of((action.kind, action.stage))
 
     def _is_late(self, action: Action) -> bool:
-        """Returns whether an action belongs to what follows the part that is left out."""
+        """Returns whether an action is after the omitted part."""
         return action.micro_batch >= self._schedule.num_micro_batches // 2
 
     def _slot_begins(self) -> Iterator[float]:
-        """Yields when each slot begins, in cycles."""
+        """Yields the beginning of each slot, in cycles."""
         length, at = self._plan.grid.slot_cycles, 0.0
         for slot in range(self._schedule.num_slots):
             yield slot * length if length else at
@@ -94,7 +94,7 @@ class _Drawing:
                 at += cycles
 
     def _update(self, update: UpdateTime) -> Iterator[Event]:
-        """Yields the parts of an update, which all IPUs begin together."""
+        """Yields the parts of an update, which begins on all IPUs at the same time."""
         at, index = self._end_cycles, self._ipus.index(update.ipu)
         action = Action(Kind.UPDATE, index, 0)
         for kind in ("reduce", "wait", "remote", "optimizer"):
@@ -112,7 +112,7 @@ class _Drawing:
 
 
 def _parts(kind: Kind, time: ActionTime) -> Iterator[tuple[str, float]]:
-    """Yields what an action is made of, in order; nothing of no length."""
+    """Yields name and cycles of each part of an action in order, without empty parts."""
     is_forward = kind is Kind.FORWARD
     parts = [
         ("host", time.host_cycles if is_forward else 0.0),

@@ -1,4 +1,4 @@
-"""The units that a model can be cut between: the user's blocks, or else its modules."""
+"""The units between which a model can be cut: the user's blocks, or else its modules."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HELD = {Content.WEIGHT, Content.STATE, Content.ACCUMULATOR}
 
 @dataclass(frozen=True)
 class Units:
-    """What a model can be cut between.
+    """The units of a model, and the weights that prevent some cuts.
 
     Attributes:
-        units: in order.
-        is_of_blocks: whether they are the user's blocks; else they are modules.
-        ties: weights that several of them use.
-        unit_of: the number of the unit of each operation, backward included.
+        units: units in the order of forward.
+        is_of_blocks: whether the units are the user's blocks; otherwise they are modules.
+        ties: weights that several units use.
+        unit_of: index of the unit of each operation, including backward operations.
     """
 
     units: list[Unit]
@@ -42,10 +42,10 @@ class Units:
 
 
 def units_of(durations: Durations, num_stages: int, least_blocks: int = 2) -> Units:
-    """Returns the units of a model: the user's blocks, if there are as many as `least_blocks`.
+    """Returns the units of a model: the user's blocks, if there are at least `least_blocks`.
 
-    The modules are those of the least depth at which there are twice as many as stages, or of the
-    greatest.
+    Otherwise the units are the modules of the least depth that has twice as many modules as stages.
+    If no depth has, the greatest depth counts.
     """
     operations = durations.inventory.graph.operations
     forward = [node for node in operations if record_of(node).phase is Phase.FORWARD]
@@ -69,7 +69,7 @@ def _prefix(node: fx.Node, depth: int) -> str:
 
 
 def _ordered(nodes: list[fx.Node], name_of: Callable[[fx.Node], str]) -> dict[fx.Node, str]:
-    """Returns the unit of each operation; one that belongs to none, or to an older one, stays."""
+    """Returns the unit of each operation; one without a new unit joins the latest."""
     found: dict[fx.Node, str] = {}
     seen: list[str] = []
     for node in nodes:
@@ -99,7 +99,7 @@ class _Units:
         ]
 
     def ties(self) -> tuple[Tie, ...]:
-        """Returns the trained weights that several units use; in inference, all matrices."""
+        """Returns the trained weights that several units use; in inference, all such matrices."""
         inventory, found = self._durations.inventory, []
         trained = {s.name for s, _, _ in inventory.cut.results if s.kind is SinkKind.GRADIENT}
         for node in inventory.graph.sources:
@@ -116,7 +116,7 @@ class _Units:
         return tuple(found)
 
     def _users(self, value: fx.Node) -> set[int]:
-        """Returns the numbers of the units whose forward reads a value."""
+        """Returns the indices of the units whose forward reads a value."""
         return {self._index[self._unit_of[user]] for user in value.users if user in self._unit_of}
 
     def _cycles(self) -> tuple[defaultdict[int, float], defaultdict[int, float]]:
@@ -128,7 +128,7 @@ class _Units:
         return forward, backward
 
     def of_operations(self, operations: Iterable[fx.Node]) -> Iterator[tuple[fx.Node, int]]:
-        """Yields the operations with the numbers of their units, backward included."""
+        """Yields operations with the indices of their units, including backward operations."""
         of_record = {
             (record_of(node).place.block_id, record_of(node).module): self._index[name]
             for node, name in self._unit_of.items()
@@ -138,13 +138,13 @@ class _Units:
             if node in self._unit_of:
                 yield node, self._index[self._unit_of[node]]
                 continue
-            # Backward runs against the order; what nobody named follows what is before it.
+            # Backward visits the units in reverse; an unknown operation joins the one before.
             record = record_of(node)
             last = of_record.get((record.place.block_id, record.module), last)
             yield node, last
 
     def _host(self) -> defaultdict[int, float]:
-        """Returns how long the first user of each input waits for it."""
+        """Returns the cycles that the first user of each input waits for it, by unit."""
         found: defaultdict[int, float] = defaultdict(float)
         durations = self._durations
         if durations.inventory.config.synthetic_data is not SyntheticData.OFF:
@@ -162,7 +162,7 @@ class _Units:
         return found
 
     def _held(self) -> defaultdict[int, int]:
-        """Returns the bytes of weights where forward first uses them, with what belongs to them."""
+        """Returns the bytes of weights with their state, by the unit that first uses them."""
         home: dict[str, int] = {}
         for node in self._durations.inventory.graph.sources:
             if source_of(node).kind is SourceKind.VARIABLE:
@@ -182,7 +182,7 @@ class _Units:
         return found
 
     def _sent(self) -> defaultdict[int, int]:
-        """Returns the bytes that cross behind each unit."""
+        """Returns the bytes that cross from each unit to later ones."""
         found: defaultdict[int, int] = defaultdict(int)
         for node, name in self._unit_of.items():
             for value in _values_of(node):
@@ -192,7 +192,7 @@ class _Units:
 
 
 def _values_of(node: fx.Node) -> list[fx.Node]:
-    """Returns the tensors that an operation makes."""
+    """Returns the values that an operation computes."""
     selected = [user for user in node.users if user.op == "call_function"]
     parts = [user for user in selected if _selects(user, node)]
     return parts or ([] if isinstance(node.meta["val"], (list, tuple)) else [node])

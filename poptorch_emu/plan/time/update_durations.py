@@ -1,4 +1,4 @@
-"""How long the update of the weights takes on each IPU of a replica."""
+"""Duration of the weight update on each IPU of a replica."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_UPDATE = (Content.WEIGHT, Content.STATE, Content.ACCUMULATOR)
 
 
 def update_times(durations: Durations, optimizer: OptimizerConfig) -> tuple[UpdateTime, ...]:
-    """Returns what each IPU takes for one update."""
+    """Returns the time of one update on each IPU."""
     inventory = durations.inventory
     updates = [
         UpdateTime(
@@ -46,7 +46,7 @@ def update_times(durations: Durations, optimizer: OptimizerConfig) -> tuple[Upda
 
 
 def _in_turn(updates: Sequence[UpdateTime]) -> Iterator[UpdateTime]:
-    """Yields updates that begin when all gradients are reduced and the IPU before is done."""
+    """Yields updates in turn: each waits for all gradients, and for the IPU before it."""
     at = max(update.reduce_cycles for update in updates)
     for update in updates:
         yield replace(update, wait_cycles=at - update.reduce_cycles)
@@ -54,10 +54,10 @@ def _in_turn(updates: Sequence[UpdateTime]) -> Iterator[UpdateTime]:
 
 
 def _reduce_cycles(durations: Durations, ipu: int) -> float:
-    """Returns how long it takes to add up gradients over the replicas, if they were not yet.
+    """Returns the cycles to add up gradients over the replicas, where no micro-batch did that.
 
-    Where the rule runs on parts, gradients are reduced and scattered, and weights gathered: the
-    volume of an all-reduce.
+    If each replica updates a part, gradients are reduced and scattered and weights are gathered,
+    with the same traffic as an all-reduce.
     """
     inventory, replicas = durations.inventory, durations.inventory.config.replication_factor
     weights = [
@@ -79,7 +79,7 @@ def _reduce_cycles(durations: Durations, ipu: int) -> float:
 
 
 def _optimizer_cost(durations: Durations, optimizer: OptimizerConfig, ipu: int) -> Cost:
-    """Returns the cost of the rule on all weights, or on the replica's part, and of averages."""
+    """Returns the cost of the optimiser's rule on the weights of an IPU, and of its averages."""
     inventory, cost = durations.inventory, Cost()
     kind = _rule_of(optimizer)
     for weight in inventory.updated_on(ipu):
@@ -89,7 +89,7 @@ def _optimizer_cost(durations: Durations, optimizer: OptimizerConfig, ipu: int) 
     update = inventory.update
     for average in update.averages[ipu] if update is not None else ():
         own = inventory.variables[average.average]
-        # Two scaled additions, one after the other.
+        # An average is two scaled operations, one after the other.
         for name in ("mul_scalar", "add"):
             cost += elementwise(name, own.num_elements, own.dtype.itemsize, durations.tiles)
     return cost
@@ -103,9 +103,9 @@ def _rule_of(optimizer: OptimizerConfig) -> Rule:
 
 
 def _remote_cycles(durations: Durations, ipu: int) -> float:
-    """Returns how long streaming memory takes: each weight's state is loaded, and then stored.
+    """Returns the cycles to load and store the state of each weight in streaming memory.
 
-    Source: PopART updates one weight after the other; the state of one crosses together (assumed).
+    Source: PopART updates one weight after the other; one transfer moves its state (assumed).
     """
     inventory = durations.inventory
     if inventory.update is None:

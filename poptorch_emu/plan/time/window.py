@@ -1,9 +1,9 @@
-"""How long one window takes, in closed form, from what its actions take.
+"""Duration of one window in closed form, computed from the cycles of its actions.
 
 Source: PopART's pipeline transform for the number of pipeline cycles. Every cycle of a pipeline
-lasts as long as its slowest IPU, since all IPUs of a replica meet at its end; so do the cycles in
-which it fills and empties. Where a schedule is a table, an IPU waits for nothing but what it needs
-(assumed, since PopART has none).
+lasts as long as its slowest IPU, because all IPUs of a replica synchronise at its end. That
+includes the cycles in which the pipeline fills and empties. If a schedule is a table, an IPU waits
+only for data that it needs (assumed, because PopART has no tables).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Window:
     """The micro-batches of an update, or of a call in inference.
 
     Attributes:
-        kind: how the stages take turns; `None` where the schedule is a table.
-        ipu_of_stage: the index of the virtual IPU of each.
-        level_of_stage: as `Schedule` has it.
-        num_micro_batches: of the window.
-        table: of all micro-batches, where the schedule is one.
-        rule: that makes such a table for other numbers of micro-batches.
+        kind: kind of the schedule; None if the schedule is a table.
+        ipu_of_stage: index of the virtual IPU of each stage.
+        level_of_stage: level of each stage, as in `Schedule`.
+        num_micro_batches: number of micro-batches in the window.
+        table: table of all micro-batches; None if the schedule is not a table.
+        rule: rule that makes tables of the same kind for other numbers of micro-batches.
     """
 
     kind: ScheduleKind | None
@@ -49,17 +49,17 @@ class Window:
 
     @property
     def num_stages(self) -> int:
-        """Stages of forward."""
+        """Number of forward stages."""
         return len(self.ipu_of_stage)
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether stages work at the same time, in cycles of one length."""
+        """Whether several stages work at the same time."""
         return self.kind in _PIPELINED
 
     @property
     def num_slots(self) -> int:
-        """Slots of the micro-batches, without that of the update."""
+        """Number of slots of the micro-batches, without the slot of the update."""
         if self.table is not None:
             return self.table.num_slots - int(self.is_training)
         levels = 1 + max(self.level_of_stage or range(self.num_stages))
@@ -70,9 +70,9 @@ class Window:
         return per_batch * self.num_micro_batches + ramp
 
     def period(self, cycles_of: Cycles) -> float:
-        """Returns how many cycles one more micro-batch adds to a window that is long.
+        """Returns the cycles that one more micro-batch adds to a long window.
 
-        All cycles beyond these are of filling and emptying the pipeline.
+        All other cycles of the window fill and empty the pipeline.
         """
         cycles, most = self.cycles(cycles_of), self.num_micro_batches
         if not self.is_pipelined:
@@ -91,9 +91,9 @@ class Window:
         return min(cycles / most, max(least, (ends[1] - ends[0]) / (counts[1] - counts[0])))
 
     def schedule(self, most_micro_batches: int) -> Schedule:
-        """Returns the schedule of a window like this with at most so many micro-batches.
+        """Returns the schedule of such a window with at most `most_micro_batches` micro-batches.
 
-        A table is whole: others may not be like its first part.
+        A table is returned whole, because the table of a shorter window may begin differently.
         """
         if self.table is not None:
             return self.table
@@ -107,7 +107,7 @@ class Window:
         )
 
     def slot_cycles(self, cycles_of: Cycles) -> float:
-        """Returns how long each cycle of a pipeline lasts, and 0 for other schedules."""
+        """Returns the cycles of one slot of a pipeline; 0 for other schedules."""
         if not self.is_pipelined or self.table is not None:
             return 0.0
         schedule = self.schedule(enough_micro_batches(self.num_stages))
@@ -118,19 +118,19 @@ class Window:
         )
 
     def _cell_cycles(self, row: tuple[Cell, ...], slot: int, cycles_of: Cycles) -> float:
-        """Returns how long a slot must be for a cell.
+        """Returns the cycles that a slot needs so that a cell fits.
 
-        Forward and backward of the last stage of an interleaved pipeline take two slots.
+        A pair of forward and backward (interleaved, last stage) may fill an empty slot behind it.
         """
         is_pair = self.kind is ScheduleKind.INTERLEAVED and _is_pair(row[slot])
         is_long = is_pair and not (slot + 1 < len(row) and _has_work(row[slot + 1]))
         return work(row[slot], cycles_of) / (2 if is_long else 1)
 
     def cycles(self, cycles_of: Cycles) -> float:
-        """Returns how long all micro-batches take.
+        """Returns the cycles of all micro-batches.
 
         Args:
-            cycles_of: what an action of a stage takes.
+            cycles_of: returns the cycles of one action at a port.
         """
         if self.table is not None:
             return free_run(self.table, cycles_of).end
@@ -142,12 +142,12 @@ class Window:
         return self.num_micro_batches * one
 
     def bubble(self, cycles_of: Cycles) -> float:
-        """Returns the share of the time in which the IPUs wait, updates aside."""
+        """Returns the share of the time in which IPUs wait, without the updates."""
         busy, cycles = self.busy_cycles(cycles_of), self.cycles(cycles_of)
         return 1.0 - sum(busy) / (len(busy) * cycles) if cycles else 0.0
 
     def busy_cycles(self, cycles_of: Cycles) -> list[float]:
-        """Returns how long each virtual IPU works on all micro-batches."""
+        """Returns the cycles that each virtual IPU works on all micro-batches."""
         whole = WHOLE if self.is_training else ()
         kinds = (whole,) * self.num_stages if self.table is None else self.table.kinds
         found: defaultdict[int, float] = defaultdict(float)
@@ -157,7 +157,7 @@ class Window:
 
 
 def window_of(grid: Grid) -> Window:
-    """Returns the window that a plan of time tells of."""
+    """Returns the window that a plan of time describes."""
     return Window(
         None if grid.table is not None else ScheduleKind(grid.kind),
         grid.ipu_of_stage,
@@ -170,7 +170,7 @@ def window_of(grid: Grid) -> Window:
 
 
 def work(cell: Cell, cycles_of: Cycles) -> float:
-    """Returns how long the actions of a cell take, one after the other, updates aside."""
+    """Returns the cycles of a cell's actions, one after the other, without updates."""
     return sum(cycles_of((a.kind, a.stage)) for a in cell if a.kind is not Kind.UPDATE)
 
 
