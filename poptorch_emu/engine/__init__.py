@@ -1,1 +1,1 @@
-"""What the engine of the host is told: the cut graph rewritten for it, laid out and lowered."""
+"""Prepares the program of the host's engine: rewrites, layouts and lowering of the cut graph."""

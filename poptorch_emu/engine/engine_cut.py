@@ -1,9 +1,9 @@
-"""Which segments the engine runs: the machine's, rewritten for the host.
+"""Segments that the engine runs: those of the machine, rewritten for the host.
 
-Recomputation changes no bit and saves memory of an IPU. The host has more memory than that, so the
-engine keeps the activations and recomputes only where the stashes would not fit, or where the user
-asks for it. What else differs from the machine's graph is in `rewrites/table.py`, and what differs
-within a segment in `layout/`.
+Recomputation changes no bit and saves memory on an IPU. The host has more memory, so the engine
+keeps the activations. It recomputes only if the stashes do not fit, or if the user asks for it.
+`rewrites/table.py` lists the other changes to the graph; `layout/` holds the changes within a
+segment.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.parts.update_plan import plan_update
 
-# Assumed: the other half is for weights, workspaces and the user's own data.
+# Assumed: the other half is needed for weights, workspaces and the user's own data.
 _LARGEST_SHARE = 0.5
 
 
 def engine_inventory(
     of_machine: Inventory, optimizer: OptimizerConfig | None, parameters: tuple[str, ...]
 ) -> Inventory:
-    """Returns what the engine runs, given what the machine would.
+    """Returns the inventory of the engine, derived from the inventory of the machine.
 
     Args:
-        of_machine: with the machine's recomputation, and whole gradients.
-        optimizer: in training.
-        parameters: the trainable ones, in the order that the optimiser knows.
+        of_machine: inventory of the machine, with the machine's recomputation and whole gradients.
+        optimizer: configuration of the optimiser; `None` in inference.
+        parameters: names of the trainable parameters, in the optimiser's order.
     """
     config = of_machine.config
     code = EngineGraph.copy_of(of_machine, optimizer)
@@ -63,7 +63,7 @@ def engine_inventory(
         inventory = replace(inventory, update=update)
     elif inventory is not of_machine:
         inventory = _cut_again(inventory, frozenset())
-    # Roundings are drawn in the order of memory.
+    # Stochastic rounding draws its random numbers in memory order, so layouts must not change.
     if config.rounds_stochastically:
         return inventory
     segments = inventory.cut
@@ -83,7 +83,7 @@ def _without_recomputation(inventory: Inventory) -> Inventory:
 
 
 def _is_recomputing(config: CompileConfig, stashing: Inventory) -> bool:
-    """Returns whether the engine recomputes, too."""
+    """Returns whether the engine recomputes activations as the machine does."""
     if config.host_recomputation is not HostRecomputation.AUTOMATIC:
         return config.host_recomputation is HostRecomputation.EXECUTED
     free_bytes = free_memory_bytes()
@@ -100,7 +100,7 @@ def _is_recomputing(config: CompileConfig, stashing: Inventory) -> bool:
 
 
 def waiting_bytes(inventory: Inventory) -> int:
-    """Returns how many bytes all links of a replica hold at most."""
+    """Returns the maximum number of bytes that all links of one replica hold together."""
     return sum(link.depth * inventory.item_bytes(link) for link in inventory.links)
 
 

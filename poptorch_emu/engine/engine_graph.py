@@ -1,4 +1,4 @@
-"""A copy of a placed graph, which is rewritten for the host; the machine's stays as it is."""
+"""A copy of the placed graph that is rewritten for the host; the machine's graph is unchanged."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
 aten = torch.ops.aten
 
-# What shows the same elements in the same order.
+# Operators whose result shows the elements of the argument in the same order.
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
 @dataclass
 class EngineGraph:
-    """Operations that can be changed, and where they run.
+    """Operations that can be changed, and the stages on which they run.
 
     Attributes:
-        config: what the user asks for.
-        optimizer: in training.
-        written: the variables that a call changes.
-        made: what was added and depends on no call.
-        joined: how many micro-batches it does at once.
+        config: configuration of the compilation.
+        optimizer: configuration of the optimiser; `None` in inference.
+        written: names of the variables that a call changes.
+        made: added nodes whose values are the same in every call.
+        joined: number of micro-batches that the graph computes at once.
     """
 
     graph: Graph
@@ -45,7 +45,7 @@ class EngineGraph:
 
     @classmethod
     def copy_of(cls, inventory: Inventory, optimizer: OptimizerConfig | None) -> EngineGraph:
-        """Copies the operations of a placed graph."""
+        """Returns a copy of the operations of a placed graph."""
         graph, placed = inventory.graph, inventory.placed
         copy = fx.Graph()
         known: dict[fx.Node, fx.Node] = {}
@@ -62,7 +62,7 @@ class EngineGraph:
         )
 
     def become(self, other: EngineGraph) -> None:
-        """Takes the operations of another graph, and their places."""
+        """Replaces the operations and their places by those of another graph."""
         self.graph, self.placed, self.made = other.graph, other.placed, other.made
         self.joined = other.joined
 
@@ -74,7 +74,7 @@ class EngineGraph:
         value: torch.Tensor,
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> fx.Node:
-        """Adds an operation where another one is, on its stage; `value` is like its result."""
+        """Adds an operation before another one and on its stage; `value` is like the new result."""
         with self.graph.fx.inserting_before(before):
             node = self.graph.add_operation(target, args, dict(kwargs), value, record_of(before))
         self.placed.port_of[node] = self.placed.port_of[before]
@@ -91,13 +91,13 @@ class EngineGraph:
         return is_variable or source.kind is SourceKind.CONSTANT
 
     def is_made_once(self, node: Any) -> bool:
-        """Returns whether a value is made of such sources alone, by what was added or by a cast."""
+        """Returns whether a value depends on fixed sources only, through casts and added nodes."""
         if isinstance(node, fx.Node) and node.target is aten._to_copy.default:
             return self.is_made_once(node.args[0])
         return self.is_fixed(node) or node in self.made
 
 
 def is_single(node: Any) -> bool:
-    """Returns whether a value has float32 numbers, and some."""
+    """Returns whether a value is a non-empty float32 tensor."""
     value = node.meta["val"]
     return bool(value.dtype == torch.float32 and math.prod(value.shape) > 0)

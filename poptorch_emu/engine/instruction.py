@@ -1,4 +1,4 @@
-"""One operation of a segment in the form in which the engine's builders take it."""
+"""Converts one operation of a segment to the form that the engine's builders accept."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# What the engine makes may lie otherwise than the graph says, and `reshape` copies where a view is
-# impossible.
+# A tensor of the engine may have other strides than in the graph. A view may be impossible then,
+# and `reshape` copies.
 SAFE_TWINS = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }
 
-# These copy dimensions that lie in another order by tiles, which is faster, with the same result.
+# These operators copy permuted dimensions in tiles, which is faster and has the same result.
 _ours = torch.ops.poptorch_emu
 _TILED_TWINS = {
     aten.clone.default: _ours.clone.default,
@@ -30,7 +30,8 @@ _TILED_TWINS = {
     aten.reshape.default: _ours.reshape.default,
 }
 
-# Kernels that take contiguous arguments or dense rows for granted; these see to it.
+# PyTorch's kernels that require contiguous arguments or dense rows, each with an operator of ours
+# that first copies an argument if necessary.
 _ORDERED_TWINS = {
     theirs: getattr(getattr(_ours, theirs._schema.name.partition("::")[2]), theirs._overloadname)
     for theirs in (
@@ -58,7 +59,7 @@ _DEVICE = "cpu"
 
 
 def target_of(target: OpOverload) -> OpOverload:
-    """Returns the operator that the engine calls, which takes arguments in any order of memory."""
+    """Returns the operator that the engine calls, which accepts arguments with any strides."""
     target = SAFE_TWINS.get(target, target)
     return _TILED_TWINS.get(target) or _ORDERED_TWINS.get(target, target)
 
@@ -69,8 +70,8 @@ def lowered(
     """Returns the arguments with which the engine's builders add an instruction.
 
     Args:
-        instruction: of a segment.
-        sums: the numbers of the sums of gradients, by weight.
+        instruction: instruction of a segment.
+        sums: number of the sum of gradients of each weight, by the name of the weight.
     """
     target = target_of(instruction.target)
     args = [_on_device(value) for value in instruction.args]
@@ -106,7 +107,7 @@ def _lowered_body(body: Body) -> _C.Body:
 
 
 def _on_device(value: Any) -> Any:
-    """Returns an argument as the engine takes it: registers and the real device."""
+    """Returns an argument as the engine expects it, with its own registers and the CPU device."""
     if isinstance(value, Register):
         return _C.Register(value.index)
     if isinstance(value, torch.device):

@@ -1,7 +1,7 @@
-"""From segments, schedule and optimiser to a program of the engine.
+"""Lowers segments, schedule and optimiser to a program of the engine.
 
-This speaks to the builder of `_C.Program`, with operations in the form that `instruction` gives
-them. What is decided once per model is decided here or above; the engine only obeys.
+The lowering calls the builder of `_C.Program`, with operations in the form that `instruction`
+returns. All decisions about a model are made here or above, so that the engine only obeys.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from poptorch_emu.update.parts.update_plan import UpdatePlan
 
 
 class Lowering:
-    """Builds one program; `variables` and `scalars` say how the host finds its way in it."""
+    """Builds one program; `variables` and `scalars` map names to their numbers in the program."""
 
     def __init__(self, inventory: Inventory, optimizer: OptimizerConfig | None) -> None:
-        """Takes what is to be lowered, and in training the optimiser."""
+        """Stores the inventory to lower and, in training, the optimiser."""
         self.program = _C.Program()
         self.variables: dict[str, VariableInfo] = {}
         self.scalars: dict[tuple[str, int], int] = {}
@@ -62,14 +62,14 @@ class Lowering:
 
     @property
     def anchors(self) -> list[str]:
-        """The names of the outputs that are anchors, in order."""
+        """Names of the outputs that are anchors, in order."""
         return self._outputs.anchors
 
     def run(self, inputs: list[bool]) -> None:
         """Fills the program.
 
         Args:
-            inputs: for each host input whether it is cut into micro-batches.
+            inputs: whether each host input is split into micro-batches, in the order of the inputs.
         """
         for number, is_batched in enumerate(inputs):
             self.program.add_input(str(number), is_batched)
@@ -92,12 +92,13 @@ class Lowering:
         self.program.validate()
 
     def _add_variable(self, variable: VariableInfo) -> None:
-        """Adds a variable, which gets its number here."""
+        """Adds a variable and stores the number that the program assigns to it."""
         index = self.program.add_variable(
             variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
         )
         self.program.group_variable(index, variable.group_of_replica)
-        # Of several processes each holds it whole, so that one can write a checkpoint.
+        # With several processes, each one holds the whole variable, so that one can write a
+        # checkpoint.
         if variable.is_sharded and not self._config.is_distributed:
             self.program.shard_variable(index)
         self.variables[variable.name] = replace(variable, index=index)
@@ -155,7 +156,7 @@ class Lowering:
                 self.program.shard_link(link)
 
     def _set_remote(self) -> None:
-        """Says which variables and accumulators live in streaming memory."""
+        """Marks the variables and accumulators that live in streaming memory."""
         for variable in self.variables.values():
             if location_of(self._config, variable.is_state).is_remote(variable.num_elements):
                 self.program.set_remote_variable(variable.index)
@@ -179,7 +180,7 @@ class Lowering:
                 index = self.variables[sink.name].index
                 self.program.store_variable(*self._place(port, node), index)
         for sink, port, node in self._cut.results:
-            if sink.kind is SinkKind.INPUT:  # The rows of all micro-batches have a place.
+            if sink.kind is SinkKind.INPUT:  # The output holds the rows of all micro-batches.
                 self.program.store_output(*self._place(port, node), _C.OutputMode.ALL, 1)
                 self.written_inputs.append(int(sink.name))
         of_name = {anchor.short_name: anchor for anchor in self._config.anchors}
@@ -188,11 +189,11 @@ class Lowering:
                 self._outputs.add_anchor(sink, *self._place(port, node), of_name[sink.name])
 
     def _place(self, port: Port, node: fx.Node) -> tuple[int, int]:
-        """Returns in which segment and register a value is."""
+        """Returns the segment and the register that hold a value."""
         return self._segments[port], self._cut.segments[port].registers[node]
 
     def _add_gradient(self, weight: str, port: Port, node: fx.Node) -> None:
-        """Adds how a micro-batch's gradient of a weight is added to their sum."""
+        """Adds the step that adds the gradient of one micro-batch to the sum of a weight."""
         accumulator = self._accumulators[weight]
         if self._config.is_distributed and self._inventory.is_sharded_accumulator(weight):
             self._network.add(weight, port, node)
@@ -208,7 +209,7 @@ class Lowering:
         )
 
     def _add_update(self, plan: UpdatePlan) -> None:
-        """Adds what each IPU runs at the end of a window."""
+        """Adds the segments that each IPU runs at the end of a window."""
         for state in plan.states:
             self._add_variable(state)
         for name in plan.sharded_accumulators:
@@ -219,7 +220,7 @@ class Lowering:
         self._emit_updates(plan)
 
     def _emit_network_row(self) -> None:
-        """Adds what the network does in each micro-batch, collectives of a segment first."""
+        """Adds the network's actions in each micro-batch, the collectives of a segment first."""
         self._network.warn_of_price(self._inventory)
         ipu = self._schedule.num_ipus
         for port, number, code in self._network.relays():
@@ -237,7 +238,8 @@ class Lowering:
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
-        # Where somebody looks between operations, they are not fused.
+        # With floating-point checks, operations are not fused, because the engine checks after each
+        # one.
         is_looked_at = self._config.checks_floating_point
         self._updates_in_place = not is_looked_at and can_update_in_place(plan)
         for ipu, parts in enumerate(plan.parts):
@@ -289,7 +291,7 @@ class Lowering:
             self.program.gather_variable(index, self.variables[name].index)
 
     def _update_code(self, part: Part) -> Segment:
-        """Returns the code of a part, fused where nobody looks between its operations."""
+        """Returns the code of a part, fused unless floating-point numbers are checked."""
         if self._config.checks_floating_point:
             return part.code
         return fused_code(part, in_place=self._updates_in_place)
@@ -297,7 +299,7 @@ class Lowering:
     def _window_values(self, part: Part) -> dict[str, int]:
         """Returns the registers of an update that can be anchored, by PopART's names for them.
 
-        A part that some of the replicas run for others, or on shards, has none.
+        A part that runs on some of the replicas only, or on shards, has no such registers.
         """
         if part.is_sharded or len(part.runners) not in (1, self._config.replication_factor):
             return {}
@@ -321,7 +323,7 @@ class Lowering:
         return self.scalars[name, group]
 
     def _actions(self) -> list[list[tuple[int, int]]]:
-        """Returns the list of each IPU and, after them, that of the network if there is one."""
+        """Returns the list of each IPU and, if the network has actions, its list after them."""
         rows = [
             [entry for action in self._schedule.actions(ipu) for entry in self._entries(action)]
             for ipu in range(self._schedule.num_ipus)
@@ -329,7 +331,7 @@ class Lowering:
         return [*rows, self._network_actions] if self._network_actions else rows
 
     def _entries(self, action: Action) -> list[tuple[int, int]]:
-        """Returns what the engine runs for one action; an update may have several parts."""
+        """Returns the (segment, turn) pairs that one action runs; an update may have several."""
         if action.kind is Kind.UPDATE:
             return [(segment, 0) for segment in self._update_segments[action.stage]]
         return [(self._segments[port], turn) for port, turn in self._schedule.turns(action)]
@@ -354,7 +356,7 @@ class Lowering:
         return index
 
     def _is_cut(self, source: Source) -> bool:
-        """Returns whether a segment of shards or rows reads a part of `source` only."""
+        """Returns whether a segment of shards or rows reads only a part of `source`."""
         if source.kind not in (SourceKind.VARIABLE, SourceKind.GRADIENT):
             return False
         variable = self.variables.get(source.name)

@@ -1,4 +1,4 @@
-"""What the network does in each micro-batch: collectives, and sums of gradients that are cut."""
+"""Network actions in each micro-batch: collectives, and gradients of sharded accumulators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from poptorch_emu.segments.segmented_graph import segment_name
 
 @dataclass
 class ShardedSums:
-    """The gradients of one segment that the network adds to sums which are cut.
+    """The gradients of one segment that the network adds to sharded sums.
 
     Attributes:
-        code: loads nothing and computes nothing; `registers` arrive by a link.
-        weights: whose gradients, in the order in which every process exchanges them.
-        nodes: their gradients, in that order.
-        registers: where they arrive.
+        code: segment without loads and instructions; a link writes its `registers`.
+        weights: names of the weights, in the order in which every process exchanges them.
+        nodes: gradients of the weights, in the same order.
+        registers: registers in `code` that receive the gradients, in the same order.
     """
 
     code: Segment
@@ -34,19 +34,20 @@ class ShardedSums:
     registers: list[int] = field(default_factory=list)
 
     def add(self, weight: str, node: fx.Node) -> None:
-        """Takes the gradient of a weight."""
+        """Adds the gradient of a weight and a register for it."""
         self.weights.append(weight)
         self.nodes.append(node)
         self.registers.append(self.code.new_register())
 
 
 class NetworkRow:
-    """What processes exchange micro-batch by micro-batch, one list for all of them.
+    """All exchanges between processes in each micro-batch, in one list that every process follows.
 
     Attributes:
-        sums: by port, the gradients that are added to sums which are cut.
-        collectives: by port, the name of each collective, in order.
-        indices: by port, the segments of the program that do all this, in order.
+        sums: gradients that are added to sharded sums, by port.
+        collectives: names of the collectives of a segment, in order, by port.
+        indices: numbers of the program's segments that carry out these exchanges, in order, by
+            port.
     """
 
     def __init__(self, config: CompileConfig) -> None:
@@ -56,27 +57,28 @@ class NetworkRow:
         self.indices: defaultdict[Port, list[int]] = defaultdict(list)
 
     def add_collectives(self, port: Port, code: Segment) -> None:
-        """Takes the collectives of the segment at `port`, where there are other processes."""
+        """Stores the collectives of the segment at `port`, if there are other processes."""
         names = [each.name for each in code.instructions if is_collective(each.node)]
         if names and self._is_distributed:
             self.collectives[port] = names
 
     def relays(self) -> Iterator[tuple[Port, int, Segment]]:
-        """Yields the code that carries out each collective: empty, but for its name."""
+        """Yields an empty segment with a name for each collective, with its port and its number."""
         for port, names in self.collectives.items():
             for number, name in enumerate(names):
                 yield port, number, Segment(f"{name} of {segment_name(port)}")
 
     def add(self, weight: str, port: Port, node: fx.Node) -> None:
-        """Takes a gradient that the segment at `port` computes."""
+        """Adds the gradient of a weight that the segment at `port` computes."""
         if port not in self.sums:
             self.sums[port] = ShardedSums(Segment(f"exchange of {segment_name(port)}"))
         self.sums[port].add(weight, node)
 
     def entries(self, schedule: Schedule) -> list[tuple[int, int]]:
-        """Returns segments and micro-batches in the order of the schedule's slots.
+        """Returns pairs of segment and micro-batch in the order of the schedule's slots.
 
-        Each is exchanged in the slot that computes it, so that nobody waits for a later one.
+        Each value is exchanged in the slot that computes it, so that no process waits for a later
+        slot.
         """
         return [
             (index, turn)
@@ -88,7 +90,7 @@ class NetworkRow:
         ]
 
     def warn_of_price(self, inventory: Inventory) -> None:
-        """Says how much more is exchanged than if accumulators were whole."""
+        """Warns how much more data sharded accumulators exchange than whole accumulators would."""
         names = [name for sums in self.sums.values() for name in sums.weights]
         config = inventory.config
         if not names or config.gradient_accumulation == 1:

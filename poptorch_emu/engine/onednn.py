@@ -1,4 +1,4 @@
-"""The operators of PyTorch that call oneDNN with weights in its own order, where it has them."""
+"""PyTorch's operators that call oneDNN with packed weights, if this build of PyTorch has them."""
 
 from __future__ import annotations
 

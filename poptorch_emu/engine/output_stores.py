@@ -1,4 +1,4 @@
-"""The outputs of a program, each in as many stores as its micro-batches are joined in pieces."""
+"""Adds the outputs of a program; an output of joined micro-batches may need several stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poptorch_emu.ir.graph import Sink
 
 
 class OutputStores:
-    """Adds outputs to a program; `anchors` has the names of those that are anchors, in order."""
+    """Adds outputs to a program; `anchors` lists the names of the anchors, in order."""
 
     def __init__(self, program: _C.Program) -> None:
         self.anchors: list[str] = []
@@ -18,7 +18,7 @@ class OutputStores:
     def add(
         self, sink: Sink, segment: int, register: int, mode: _C.OutputMode, period: int
     ) -> None:
-        """Adds an output with its first piece, or a further piece of the last output."""
+        """Adds an output with its first piece, or another piece of the output added last."""
         if sink.piece > 0:
             self._program.store_piece(segment, register, self._last, sink.piece)
         else:
@@ -26,7 +26,7 @@ class OutputStores:
             self._last = self._program.store_output(segment, register, mode, period, count)
 
     def add_anchor(self, sink: Sink, segment: int, register: int, anchor: AnchorConfig) -> None:
-        """Does the same for a value that the user looks at by its name."""
+        """Adds an output for a value that the user anchors by name."""
         mode = _C.OutputMode(int(anchor.output_mode))
         self.add(sink, segment, register, mode, anchor.return_period)
         if sink.piece == 0:

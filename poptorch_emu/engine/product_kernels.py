@@ -1,10 +1,10 @@
-"""Which kernel makes a product of matrices: one table, by what it is for, sizes and processor.
+"""Table of kernels for matrix products, by purpose, sizes and processor.
 
-A kernel, the packing of the weight that it reads, the sizes and the processors for which it is
-faster than PyTorch's own product are chosen together. The graph and the processor decide, whatever
-the stages are, so that no bit depends on them; the engine runs what was chosen, or says why it
-cannot. Limits rest on `benchmarks/results/product_kernels.csv` (`benchmarks/product_kernels.py`
-measures such lines), and what a row gives to a workload stands in `benchmarks/results/levers.csv`.
+A row combines a kernel, the packing of its weight, and the sizes and processors for which it is
+faster than PyTorch's own product. The choice depends on the graph and the processor, never on the
+stages, so that stages change no bit. The engine runs the chosen kernel or raises an error that says
+why it cannot. The limits come from measurements in `benchmarks/results/product_kernels.csv`, made
+by `benchmarks/product_kernels.py`; `benchmarks/results/levers.csv` has the gain of each row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from poptorch_emu.environment import processor
 
 
 class Role(Enum):
-    """What a product is for."""
+    """Purpose of a product."""
 
     FIXED_LAYER = "a linear layer of inference, whose weight is packed once"
     LAYER = "a linear layer of training, whose weight is packed once a window"
@@ -31,7 +31,7 @@ class Role(Enum):
 
 
 class Kernel(Enum):
-    """What makes a product; the engine has the first three."""
+    """Implementation of a product; the first three are kernels of the engine's operators."""
 
     LIBRARY = "PyTorch's product, or MKL's where the weight is packed"
     SMALL = "csrc/numerics/gemm/small_product.h"
@@ -40,20 +40,21 @@ class Kernel(Enum):
 
     @property
     def number(self) -> int:
-        """By which the engine's operators know it."""
+        """The number by which the engine's operators know the kernel."""
         return int(getattr(_C.ProductKernel, self.name))
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What the choice depends on.
+    """Properties of the processor on which the choice depends.
 
     Attributes:
-        vendor: as Linux names it; `None` where the host does not say.
-        vector_bits: of the vectors that libraries use.
-        own_vector_bits: of those that the engine's kernels were compiled for; 0 for none.
-        has_mkl: whether PyTorch was built with it.
-        has_onednn: the same.
+        vendor: vendor name as Linux reports it; `None` if the host does not report one.
+        vector_bits: width of the vectors that PyTorch's libraries use, in bits.
+        own_vector_bits: vector width for which the engine's kernels were compiled, in bits; 0 if
+            none.
+        has_mkl: whether PyTorch was built with MKL.
+        has_onednn: whether PyTorch was built with oneDNN.
     """
 
     vendor: str | None
@@ -63,7 +64,7 @@ class Processor:
     has_onednn: bool
 
     def runs(self, kernel: Kernel, is_packed: bool) -> bool:
-        """Returns whether a kernel can run here."""
+        """Returns whether this processor can run a kernel."""
         if kernel is Kernel.ONEDNN:
             return self.has_onednn
         if kernel is Kernel.LIBRARY:
@@ -73,7 +74,7 @@ class Processor:
 
 @functools.cache
 def this_processor() -> Processor:
-    """Returns the processor that compiles, which is the one that runs the program."""
+    """Returns the processor of this host, which compiles the program and runs it."""
     bits = {"AVX2": 256, "AVX512": 512}
     return Processor(
         vendor=processor("vendor_id"),
@@ -90,13 +91,13 @@ def _from(fewest: int) -> range:
 
 @dataclass(frozen=True)
 class Limits:
-    """For which products (rows, inputs) @ (inputs, outputs) a kernel is chosen.
+    """Sizes of products (rows, inputs) @ (inputs, outputs) for which a kernel is chosen.
 
     Attributes:
-        rows: how many there may be; so for `inputs`, `outputs` and `multiplications` of numbers.
-        most_numbers: that each of the three matrices has.
-        line: outputs are a multiple of it; those of a packed weight are filled up.
-        tile: of the kernel, whose last ones may be empty by a sixteenth of the product.
+        rows: allowed numbers of rows; likewise for `inputs`, `outputs` and `multiplications`.
+        most_numbers: maximum number of elements of each of the three matrices.
+        line: factor of which `outputs` is a multiple; a packed weight is padded to one.
+        tile: rows and columns of the kernel's tile; padding to whole tiles may add a sixteenth.
     """
 
     rows: range = _from(1)
@@ -130,12 +131,12 @@ class Row:
     """One choice of the table.
 
     Attributes:
-        gives: the speed of a workload with it over that without it.
-        vendor: of the processor; `None` for any.
-        vector_bits: of the processor; 0 for any.
-        is_packed: whether the weight is brought into the kernel's order ahead.
-        fewest_products: in a window, for which packing pays.
-        numbers_by_product: how many numbers a weight may have for each product of a window.
+        gives: speed of a workload with this row, divided by the speed without it.
+        vendor: vendor of the processor; `None` for any.
+        vector_bits: vector width of the processor, in bits; 0 for any.
+        is_packed: whether the weight is packed into the kernel's order before the product.
+        fewest_products: minimum number of products in a window for which packing pays.
+        numbers_by_product: maximum size of the weight, in elements for each product of a window.
     """
 
     role: Role
@@ -149,7 +150,7 @@ class Row:
     numbers_by_product: int = sys.maxsize
 
     def takes(self, role: Role, sizes: tuple[int, int, int], processor: Processor) -> bool:
-        """Returns whether it is for such a product."""
+        """Returns whether the row applies to a product."""
         rows, inputs, outputs = sizes
         if self.is_packed:
             outputs = _filled_up(outputs, self.limits.line)
@@ -162,14 +163,15 @@ class Row:
         )
 
     def pays(self, num_numbers: int, num_products: int) -> bool:
-        """Returns whether so many products of a window are worth packing their weight."""
+        """Returns whether `num_products` products in a window justify packing their weight."""
         is_soon_packed = num_numbers <= num_products * self.numbers_by_product
         return num_products >= self.fewest_products and is_soon_packed
 
 
 _AMD, _INTEL = "AuthenticAMD", "GenuineIntel"
 
-# What lies in a core's cache is multiplied where it is, a depth of one block at most.
+# Small matrices stay in the cache of a core and are multiplied in place. The depth is at most one
+# block.
 _SMALL = Limits(
     rows=_from(2),
     inputs=range(1, 257),
@@ -177,8 +179,8 @@ _SMALL = Limits(
     most_numbers=2**16,
     line=16,
 )
-# On AMD processors with AVX-512, MKL takes vectors of half the width. These limits rest on one
-# workload, MNIST in inference (levers.csv): no line of single sizes was measured there.
+# On AMD processors with AVX-512, MKL uses vectors of half the width. These limits rest on one
+# workload, MNIST in inference (levers.csv), because no single sizes were measured there.
 _SMALL_ON_AMD = Limits(
     rows=_from(2),
     inputs=range(1, 1025),
@@ -186,14 +188,14 @@ _SMALL_ON_AMD = Limits(
     most_numbers=2**18,
     line=16,
 )
-# Tiles of 4 x 24 sums.
+# The kernel's tile holds 4 x 24 sums.
 _AVX2 = Limits(
     rows=_from(16), inputs=_from(16), outputs=_from(64), multiplications=_from(2**20 + 1)
 )
-# Tiles of 6 x 64 sums, for which padding is computed, too.
+# The kernel's tile holds 6 x 64 sums. It also computes the padding.
 _AVX512 = Limits(inputs=_from(16), multiplications=_from(2**20), tile=(6, 64))
 
-# Of several rows that take a product the first one is chosen.
+# If several rows apply to a product, the first one is chosen.
 TABLE = (
     Row(
         Role.FIXED_LAYER,
@@ -321,17 +323,17 @@ TABLE = (
 def choose(
     role: Role, rows: int, inputs: int, outputs: int, *, num_products: int = 1
 ) -> Row | None:
-    """Returns what makes a float32 product (rows, inputs) @ (inputs, outputs) on this processor.
+    """Returns the row for a float32 product (rows, inputs) @ (inputs, outputs) on this processor.
 
     Args:
-        role: what it is for.
-        rows: of the left matrix.
-        inputs: the depth of the product.
+        role: purpose of the product.
+        rows: rows of the left matrix.
+        inputs: depth of the product.
         outputs: columns of the right matrix.
-        num_products: how often the product is made in a window.
+        num_products: number of such products in a window.
 
     Returns:
-        a row of the table; `None` where PyTorch's own product stays.
+        a row of the table; `None` if PyTorch's own product is used.
     """
     sizes, here = (rows, inputs, outputs), this_processor()
     found = next((row for row in TABLE if row.takes(role, sizes, here)), None)

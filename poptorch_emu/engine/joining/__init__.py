@@ -1,1 +1,1 @@
-"""Several micro-batches of a window as one: fewer and larger operations on the host."""
+"""Joins several micro-batches of a window, so that the host runs fewer and larger operations."""

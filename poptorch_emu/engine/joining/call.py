@@ -1,4 +1,4 @@
-"""An operation of one micro-batch, and how it does several at once."""
+"""One operation, its arguments, and the way in which it computes several micro-batches at once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from poptorch_emu.ir.arguments import arguments_of
 
 
 class NotByRowsError(Exception):
-    """The operation mixes rows, or is not known to go row by row."""
+    """Signals that an operation mixes rows, or that no rule says it computes row by row."""
 
 
 class Form(Enum):
-    """What a value is that has no place.
+    """Form of a value whose rows have no place in one tensor.
 
     Attributes:
-        SHARED: all micro-batches have the same.
-        PIECES: each micro-batch has its own, and nothing joins them yet.
-        SUM: what all add up to.
+        SHARED: one value that is the same for all micro-batches.
+        PIECES: one value for each micro-batch, not joined yet.
+        SUM: sum of the values of all micro-batches.
     """
 
     SHARED = "shared"
@@ -37,12 +37,12 @@ Result = Place | Form
 
 @dataclass(frozen=True)
 class Joined:
-    """How an operation does all micro-batches at once.
+    """Arguments and results of an operation that computes all micro-batches at once.
 
     Attributes:
-        places: where the rows of arguments must be; others are shared.
-        results: of each result, where its rows are, or that it is a sum; `PIECES` if it is neither.
-        changes: the other arguments that differ.
+        places: place of the rows of each argument, by name; other arguments are shared.
+        results: place of the rows of each result, or `SUM`, or `PIECES` if a result is neither.
+        changes: new values of arguments that differ from those for one micro-batch, by name.
     """
 
     places: Mapping[str, Place]
@@ -51,22 +51,22 @@ class Joined:
 
 
 class Call:
-    """An operation of one micro-batch, and what is known of its arguments."""
+    """An operation of one micro-batch, with the forms of its arguments."""
 
     def __init__(self, node: fx.Node, count: int, form_of: Callable[[fx.Node], Result]) -> None:
-        """Takes an operation, how many micro-batches are joined, and what its arguments are."""
+        """Stores an operation, the number of joined micro-batches and a function for forms."""
         self.node, self.count = node, count
         self._form_of = form_of
         self.arguments = arguments_of(node)
 
     def nodes(self, name: str) -> list[fx.Node]:
-        """Returns the tensors of an argument."""
+        """Returns the tensors of an argument, which may be a list."""
         given = getattr(self.arguments, name)
         values = given if isinstance(given, (list, tuple)) else [given]
         return [value for value in values if isinstance(value, fx.Node)]
 
     def shape(self, name: str) -> Sequence[int]:
-        """Returns the shape of the (first) tensor of an argument."""
+        """Returns the shape of an argument's tensor, or of the first one of a list."""
         shape: Sequence[int] = self.nodes(name)[0].meta["val"].shape
         return shape
 
@@ -75,20 +75,23 @@ class Call:
         return all(self._form_of(node) is Form.SHARED for node in self.nodes(name))
 
     def form(self, name: str) -> Result:
-        """Returns what the only tensor of an argument is."""
+        """Returns the place or the form of an argument that is a single tensor."""
         (node,) = self.nodes(name)
         return self._form_of(node)
 
     def fits(self, name: str, place: Place) -> bool:
-        """Returns whether the rows of an argument are in a place, or may be put there."""
+        """Returns whether an argument's rows are in a place, or can be joined there."""
         form, shape = self.form(name), self.shape(name)
         is_possible = 0 <= place.dim < len(shape) and shape[place.dim] % place.outer == 0
         return is_possible and (form == place or isinstance(form, Form))
 
     def place(self, *names: str) -> Place:
-        """Returns where the rows of these arguments are, which are alike.
+        """Returns the common place of the rows of these arguments.
 
-        Those that have no place get that of the others, or the first dimension.
+        Arguments without a place take the place of the others, or else the first dimension.
+
+        Raises:
+            NotByRowsError: the arguments have different places, or only shared values.
         """
         forms = {self._form_of(node) for name in names for node in self.nodes(name)}
         places = {form for form in forms if isinstance(form, Place)}
@@ -99,24 +102,24 @@ class Call:
         return Place(0)
 
     def along(self, dim: int, name: str = "self") -> int:
-        """Returns the number of a dimension of an argument, counted from the front."""
+        """Returns a dimension of an argument as an index that is not negative."""
         return dim % max(len(self.shape(name)), 1)
 
     @property
     def out(self) -> Sequence[int]:
-        """The shape of the (first) result."""
+        """The shape of the first result."""
         shape: Sequence[int] = self.results[0].shape
         return shape
 
     @property
     def results(self) -> Sequence[Any]:
-        """Tensors like the results; `None` stands for one that was not asked for."""
+        """Tensors with the metadata of the results; `None` for a result that is not computed."""
         value = self.node.meta["val"]
         return [value] if isinstance(value, torch.Tensor) else value
 
     @property
     def num_results(self) -> int:
-        """How many results there are."""
+        """Number of results."""
         return len(self.results)
 
 
@@ -124,10 +127,10 @@ Rule = Callable[[Call], Joined]
 
 
 def require(condition: bool) -> None:
-    """Refuses an operation of which something does not hold.
+    """Rejects an operation unless `condition` is true.
 
     Raises:
-        NotByRowsError: it does not.
+        NotByRowsError: the condition is false.
     """
     if not condition:
         raise NotByRowsError

@@ -1,10 +1,10 @@
-"""Makes the graph of several micro-batches from that of one.
+"""Builds the graph of several micro-batches from the graph of one.
 
-A value of the graph has several forms, each made where somebody asks for it. What goes row by row
-is computed once, on the rows of all micro-batches. What does not is computed for each by itself, on
-its piece of them: so it has the bits that it would have without joining, and nothing needs to be
-refused. A gradient of a weight is asked for as the sum over the micro-batches, which a product of
-rows with rows makes at once.
+A value of the graph can have several forms, and each form is computed when an operation first needs
+it. An operation that computes row by row runs once, on the rows of all micro-batches. Any other
+operation runs once for each micro-batch, on that micro-batch's piece of the rows. Such an operation
+has the same bits as without joining, so that any graph can be joined. The gradient of a weight is
+only needed as the sum over the micro-batches, which one product of all rows computes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# Of these the sum over micro-batches is what they make of the sum.
+# Linear operators: applying one to the sum of the micro-batches gives the sum of its results.
 _LINEAR = (
     aten.t.default,
     aten.transpose.int,
@@ -43,7 +43,7 @@ _LINEAR = (
     aten.clone.default,
     aten.neg.default,
 )
-# These look at the shape of a tensor alone.
+# Operators whose result depends on the shape and type of the first argument only.
 _LIKE = (
     aten.zeros_like.default,
     aten.ones_like.default,
@@ -59,15 +59,17 @@ _FORWARD = (Kind.FORWARD, 0)
 
 @dataclass
 class _Forms:
-    """What there is of a value.
+    """The forms in which the joined graph holds one value.
 
     Attributes:
-        shared: it, where all micro-batches have the same.
-        place: where its rows are, if they were made first.
-        rows: by their place, and the stage if they are made of what is shared.
-        pieces: by the stage that made them of rows; `None` for those that were computed.
-        total: the sum.
-        plan: how its operation makes the sum.
+        shared: the value, if it is the same for all micro-batches.
+        place: place of the rows, if the value was first computed as rows.
+        rows: tensors of all rows by place, with the stage that joined them if the value has none.
+        pieces: one value for each micro-batch, by the stage that cut them out of the rows; the key
+            `None` stands for pieces that were computed one by one.
+        total: the sum over the micro-batches.
+        plan: the way in which the operation computes rows or the sum at once; `None` if it does
+            not.
     """
 
     shared: fx.Node | None = None
@@ -80,12 +82,12 @@ class _Forms:
 
     @property
     def is_sum(self) -> bool:
-        """Whether there are neither rows nor pieces yet."""
+        """Whether the value has neither rows nor pieces yet, but may have its sum."""
         return not (self.shared or self.rows or self.pieces)
 
 
 def joined(code: EngineGraph, count: int) -> EngineGraph:
-    """Returns the graph of `count` micro-batches, which belongs to nobody else."""
+    """Returns the graph of `count` micro-batches; the graph of `code` stays unchanged."""
     return _Joiner(code, count).run()
 
 
@@ -181,7 +183,7 @@ class _Joiner:
         return forms.place or Form.PIECES
 
     def _check(self, node: fx.Node, form: Joined) -> None:
-        """Refuses an operation of which other arguments differ by micro-batch."""
+        """Rejects an operation if an argument without a place differs between micro-batches."""
         for name, value in vars(arguments_of(node)).items():
             nodes = value if isinstance(value, (list, tuple)) else [value]
             for each in nodes:
@@ -190,12 +192,13 @@ class _Joiner:
                     raise NotByRowsError
 
     def _is_linear(self, node: fx.Node) -> bool:
-        # A number that is added to each micro-batch is in the sum as often as there are of them.
+        # Adding a number is not linear: the sum over micro-batches contains it once for each of
+        # them.
         has_tensors = all(isinstance(each, fx.Node) for each in node.args[:2])
         return node.target in _LINEAR or node.target is aten.add.Tensor and has_tensors
 
     def _select(self, node: fx.Node) -> _Forms:
-        """Takes one of the results of an operation."""
+        """Adds the selection of one result of an operation with several results."""
         source, index = node.args
         assert isinstance(source, fx.Node) and isinstance(index, int)
         forms = self._forms[source]
@@ -232,7 +235,7 @@ class _Joiner:
     # Forms of values.
 
     def _rows(self, node: fx.Node, place: Place, port: Port) -> fx.Node:
-        """Returns the rows of a value in a place, for an operation on a stage."""
+        """Returns the tensor with all rows of a value in a place, for a reader on `port`."""
         forms = self._forms[node]
         own_port = self._old.placed.port_of.get(node)
         at = None if own_port is not None or place == forms.place else port
@@ -262,7 +265,7 @@ class _Joiner:
         return self._emit(node, aten.reshape.default, (joined, shape), {}, whole, port)
 
     def _pieces(self, node: fx.Node, port: Port) -> list[fx.Node]:
-        """Returns a value of each micro-batch by itself, for an operation on a stage."""
+        """Returns the values of the single micro-batches, for a reader on `port`."""
         forms = self._forms[node]
         if forms.shared is not None:
             return [forms.shared] * self._count
@@ -292,8 +295,8 @@ class _Joiner:
             part = self._emit(node, aten.slice.Tensor, args, {}, like, port)
             if like.is_contiguous() or not value.is_contiguous():
                 return part
-            # Some kernels look at no strides of what is contiguous in one micro-batch: the gradient
-            # of a layer norm reads means so.
+            # Some kernels assume that a value is contiguous as it is in one micro-batch. For
+            # example, the gradient of a layer norm reads means without their strides.
             layout = {"memory_format": torch.contiguous_format}
             return self._emit(node, aten.clone.default, (part,), layout, value, port)
         outer, inner = place.split(value.shape)
@@ -309,7 +312,7 @@ class _Joiner:
         return self._emit(node, aten.reshape.default, (part, shape), {}, value, port)
 
     def _total(self, node: fx.Node) -> fx.Node:
-        """Returns what the micro-batches' values add up to."""
+        """Returns the sum of a value over the micro-batches."""
         forms = self._forms[node]
         if forms.total is None:
             forms.total = self._make_total(node, forms)
@@ -333,7 +336,7 @@ class _Joiner:
     # New operations.
 
     def _repeated(self, node: fx.Node) -> list[fx.Node]:
-        """Does an operation for each micro-batch."""
+        """Adds an operation once for each micro-batch."""
         return [self._repeat(node, piece) for piece in range(self._count)]
 
     def _repeat(self, node: fx.Node, piece: int) -> fx.Node:
@@ -345,7 +348,7 @@ class _Joiner:
         return self._emit(node, node.target, args, kwargs, value, None)
 
     def _do_all(self, node: fx.Node, form: Joined) -> fx.Node:
-        """Does an operation for all micro-batches at once."""
+        """Adds an operation once for all micro-batches."""
         port = self._old.placed.port_of[node]
         target: OpOverload = node.target  # type: ignore[assignment]
         named = {**vars(arguments_of(node)), **form.changes}
@@ -366,14 +369,14 @@ class _Joiner:
         return self._forms[value].shared if place is None else self._rows(value, place, port)
 
     def _value(self, node: fx.Node, form: Joined) -> Any:
-        """Returns what is like the results of a joined operation."""
+        """Returns tensors with the metadata of the results of a joined operation."""
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
             return self._like(value, form.results[0])
         return [self._like(*each) for each in zip(value, form.results, strict=True)]
 
     def _like(self, value: Any, result: Place | Form) -> Any:
-        # A result that an operation was not asked for is `None`.
+        # A result that is not computed is `None`.
         if isinstance(value, torch.Tensor) and isinstance(result, Place):
             return joined_value(value, result, self._count)
         return value
@@ -381,7 +384,7 @@ class _Joiner:
     def _emit(
         self, node: fx.Node, target: Any, args: Any, kwargs: Any, value: Any, port: Port | None
     ) -> fx.Node:
-        """Adds an operation for a node of the old graph, on its stage unless another is given."""
+        """Adds an operation for an old node, on that node's stage unless `port` is given."""
         graph: Graph = self._code.graph
         made = graph.add_operation(target, args, kwargs, value, record_of(node))
         own = self._old.placed.port_of.get(node)

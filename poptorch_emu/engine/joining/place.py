@@ -1,4 +1,4 @@
-"""Where the rows of several micro-batches lie in one tensor."""
+"""The position of the rows of several micro-batches in one tensor."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import torch
 
 @dataclass(frozen=True)
 class Place:
-    """How pieces of one shape lie in the tensor that joins them.
+    """The position of pieces of one shape in the tensor that joins them.
 
-    A piece is seen as (..., outer, inner, ...) where its dimension `dim` was, and the tensor as
-    (..., outer, pieces, inner, ...). With `outer` 1 the pieces lie behind each other.
+    Dimension `dim` of a piece is split as (..., outer, inner, ...), and that of the joined tensor
+    as
+    (..., outer, pieces, inner, ...). With `outer` 1 the pieces lie one after the other.
     """
 
     dim: int
     outer: int = 1
 
     def shape(self, piece: Sequence[int], count: int) -> list[int]:
-        """Returns the shape of the tensor that joins pieces of a shape."""
+        """Returns the shape of the tensor that joins `count` pieces of shape `piece`."""
         return [size * count if dim == self.dim else size for dim, size in enumerate(piece)]
 
     def split(self, piece: Sequence[int]) -> tuple[int, int]:
-        """Returns the two sizes, `outer` and `inner`, as which `dim` of a piece is seen."""
+        """Returns the sizes `outer` and `inner` into which dimension `dim` of a piece is split."""
         return self.outer, piece[self.dim] // self.outer
 
     def moved(self, by: int) -> Place:
-        """Returns the place if so many dimensions are put in before `dim`."""
+        """Returns the place after `by` dimensions are inserted before `dim`."""
         return Place(self.dim + by, self.outer)
 
     def seen_as(self, piece: Sequence[int], other: Sequence[int]) -> Place | None:
-        """Returns the place when pieces are seen in another shape with the same elements in order.
+        """Returns the place after pieces are viewed as `other`, with elements in the same order.
 
-        Returns `None` if no dimension of that shape has all pieces.
+        Returns `None` if no dimension of `other` can contain all pieces.
         """
         if 0 in piece or 0 in other:
             return None
@@ -46,8 +47,9 @@ class Place:
             if rest == 0 and outer >= 1 and size % outer == 0:
                 found.append(Place(dim, outer))
             passed *= size
-        # Of several, the rows of a single one are best in a dimension of length 1, others in a
-        # longer one, and not behind all that is in it.
+        # If several dimensions qualify, a piece of one row is best in a dimension of length 1, and
+        # a longer piece in a longer dimension. A place that splits a whole dimension of a piece
+        # comes last.
         is_single = piece[self.dim] == 1
         return min(
             found,
@@ -60,9 +62,9 @@ class Place:
 
 
 def joined_value(piece: torch.Tensor, place: Place, count: int) -> torch.Tensor:
-    """Returns a tensor without data that is like the one that joins pieces like `piece`.
+    """Returns a tensor on the meta device with the metadata of the joined tensor.
 
-    Dimensions outside of the joined one in memory have as many times the stride.
+    Dimensions that lie outside of the joined dimension in memory have `count` times the stride.
     """
     strides = piece.stride()
     own = strides[place.dim]

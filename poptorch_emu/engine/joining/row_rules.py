@@ -1,9 +1,9 @@
-"""Which operations go row by row, and where the rows of their results are.
+"""Rules for operations that compute row by row, with the places of the rows of their results.
 
-A rule looks at where the rows of an operation's arguments are. It says where they must be for the
-operation to do all micro-batches at once, with which other arguments, and where the rows of its
-results are then. A result may be a sum over the rows: that of the joined operation is the sum of
-those of the micro-batches. An operation without a rule is not known to go row by row.
+A rule reads the places of the rows of an operation's arguments. It returns the places that the
+arguments must have so that the operation computes all micro-batches at once, changed arguments, and
+the places of the results. A result may also be a sum over the rows: the joined operation then
+returns the sum over the micro-batches. An operation without a rule is not joined.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ aten = torch.ops.aten
 
 
 def joined_form(call: Call) -> Joined:
-    """Returns how an operation does all micro-batches at once.
+    """Returns the way in which an operation computes all micro-batches at once.
 
     Raises:
-        NotByRowsError: it can't, as far as is known.
+        NotByRowsError: the operation mixes rows, or no rule covers it.
     """
     target = call.node.target
     rule = _RULES.get(target)
@@ -33,13 +33,13 @@ def joined_form(call: Call) -> Joined:
         require(traits_of(target).is_pointwise and "reduction" not in vars(call.arguments))
         rule = _elementwise
     form = rule(call)
-    # A rule may not know of a result that an overload has.
+    # An overload may have a result that its rule does not cover.
     require(len(form.results) == call.num_results)
     return form
 
 
 def _elementwise(call: Call) -> Joined:
-    """Broadcasts from the last dimension; what has no rows of its own stays as it is."""
+    """Aligns shapes at the last dimension; a broadcast argument without own rows stays shared."""
     names = [name for name in vars(call.arguments) if call.nodes(name)]
     require(all(len(call.nodes(name)) == 1 for name in names))
     require(all(value.shape == call.out for value in call.results))
@@ -63,7 +63,7 @@ def _elementwise(call: Call) -> Joined:
 
 
 def _first_dimension(*names: str, results: int = 1) -> Rule:
-    """Returns a rule for operations that do each element of the first dimension by itself."""
+    """Returns a rule for operations that compute each element of the first dimension separately."""
 
     def rule(call: Call) -> Joined:
         place = call.place(*names)
@@ -74,7 +74,7 @@ def _first_dimension(*names: str, results: int = 1) -> Rule:
 
 
 def _not_along(*names: str, results: int = 1) -> Rule:
-    """Returns a rule for operations that go along `dim`, and do each row across by itself."""
+    """Returns a rule for operations along `dim` that compute each row of other dimensions alone."""
 
     def rule(call: Call) -> Joined:
         place = call.place(*names)
@@ -97,7 +97,7 @@ def _reduced(call: Call, is_sum: bool = False, results: int = 1) -> Joined:
 
 
 def _product(call: Call) -> Joined:
-    """(rows, k) times (k, n), or what that is transposed; a sum over rows if both have them."""
+    """Covers (rows, k) @ (k, n) and its transpose; the result is a sum if both have the rows."""
     if call.is_shared("mat2"):
         place = call.place("self")
         require(place.dim == 0)
@@ -116,7 +116,7 @@ def _product(call: Call) -> Joined:
 
 
 def _product_and_row(call: Call) -> Joined:
-    """(rows, k) times (k, n), and a row of n numbers."""
+    """Covers (rows, k) @ (k, n) plus a row of n numbers."""
     place = call.place("mat1")
     bias = call.shape("self")
     is_row = len(bias) == 1 or bias[0] == 1 < call.out[0]
@@ -125,7 +125,7 @@ def _product_and_row(call: Call) -> Joined:
 
 
 def _products(call: Call) -> Joined:
-    """A product for each element of the first dimension; or a shared one for rows of another."""
+    """Covers a product for each element of the first dimension, or one with a shared matrix."""
     forms = [call.form("self"), call.form("mat2")]
     if Form.SHARED in forms:
         name, dim = ("self", 1) if forms[1] is Form.SHARED else ("mat2", 2)
@@ -138,7 +138,7 @@ def _products(call: Call) -> Joined:
 
 
 def _attention(*names: str, results: int) -> Rule:
-    """Returns a rule for attention: of each element of the first dimension by itself."""
+    """Returns a rule for attention, which computes each element of the first dimension alone."""
 
     def rule(call: Call) -> Joined:
         place = call.place(*names)
@@ -190,7 +190,7 @@ def _group_norm_backward(call: Call) -> Joined:
 
 
 def _batch_norm(call: Call) -> Joined:
-    """With fixed statistics; those of the rows, which are results, are empty then."""
+    """Covers fixed statistics only; the saved statistics among the results are empty then."""
     place = call.place("input")
     require(place.dim == 0 and not call.arguments.training)
     return Joined({"input": place}, (place, Form.PIECES, Form.PIECES))

@@ -1,4 +1,4 @@
-"""Where rows go in operations that move or select elements and compute nothing."""
+"""Rules for the places of rows in operations that move or select elements."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def _matrix_transpose(call: Call) -> Joined:
 
 
 def _select(call: Call) -> Joined:
-    """One index of another dimension, or each of them."""
+    """Covers one index of another dimension, or all of its indices."""
     place, dim = call.place("self"), call.along(call.arguments.dim)
     require(dim != place.dim)
     return Joined({"self": place}, (place.moved(-(dim < place.dim)),) * call.num_results)
 
 
 def _slice(call: Call) -> Joined:
-    """A part of another dimension, or all parts of it."""
+    """Covers one part of another dimension, or all of its parts."""
     place = call.place("self")
     require(call.along(call.arguments.dim) != place.dim)
     return Joined({"self": place}, (place,) * call.num_results)
 
 
 def _together(name: str) -> Rule:
-    """Returns a rule for tensors that are put behind each other in another dimension."""
+    """Returns a rule for concatenation in another dimension; `name` is the list argument."""
 
     def rule(call: Call) -> Joined:
         place = call.place(name)
@@ -97,7 +97,7 @@ def _stack(call: Call) -> Joined:
 
 
 def _whole_again(call: Call) -> Joined:
-    """A gradient of a part, with zeros around it."""
+    """Covers the gradient of a part, which is padded with zeros to the whole."""
     sizes, place = call.arguments.input_sizes, call.place("grad_output")
     dim = call.arguments.dim % len(sizes)
     is_select = call.node.target is aten.select_backward.default

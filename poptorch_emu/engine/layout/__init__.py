@@ -1,1 +1,1 @@
-"""In which order the segments lay out their values, what they prepare and what they fuse."""
+"""Memory layouts, prepared values and fused updates of the engine's segments."""

@@ -1,8 +1,8 @@
-"""In which order views and copies put the elements of a tensor, worked out from shapes alone.
+"""Computes from shapes alone the order in which views and copies put the elements of a tensor.
 
-A chain of views, transposes and copies moves elements and changes none. However long it is, it is
-one split of the first tensor's dimensions, one permutation of what they are split into, and one
-view of that.
+A chain of views, transposes and copies moves elements and changes none. A chain of any length is
+equivalent to one split of the first tensor's dimensions, one permutation of the resulting
+dimensions, and one view of the result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from poptorch_emu.ir.arguments import Call, arguments_of
 
 aten = torch.ops.aten
 
-# What only puts dimensions into another order.
+# Operators that only permute dimensions.
 PERMUTATIONS = {aten.transpose.int, aten.t.default, aten.permute.default}
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a dimension of the first tensor: `size` indices which lie `step` apart."""
+    """A part of a dimension of the first tensor: `size` indices with a distance of `step`."""
 
     dim: int
     step: int
@@ -32,11 +32,11 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A tensor as what it is made of: for each of its dimensions the stretches, outermost first.
+    """A tensor described by the stretches of each of its dimensions, outermost stretch first.
 
     Attributes:
-        source: the shape of the first tensor.
-        dims: dimensions of length 1 have no stretch.
+        source: shape of the first tensor.
+        dims: stretches of each dimension; empty for a dimension of length 1.
     """
 
     source: tuple[int, ...]
@@ -60,13 +60,13 @@ class Arrangement:
 
     @property
     def order(self) -> list[int]:
-        """The permutation that makes `stretches` of `split`."""
+        """Permutation that turns `split` into `stretches`."""
         place = {stretch: index for index, stretch in enumerate(self.split)}
         return [place[stretch] for stretch in self.stretches]
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether neighbours in the result are neighbours in the first tensor."""
+        """Whether elements of the innermost stretch are adjacent in the first tensor as well."""
         return not self.split or self.split[-1] == self.stretches[-1]
 
     def permuted(self, order: Sequence[int]) -> Arrangement:
@@ -74,7 +74,7 @@ class Arrangement:
         return Arrangement(self.source, tuple(self.dims[dim] for dim in order))
 
     def viewed(self, shape: Sequence[int]) -> Arrangement | None:
-        """Returns the arrangement viewed as `shape`; `None` where that cuts across stretches."""
+        """Returns the arrangement viewed as `shape`; `None` if a dimension would cut a stretch."""
         rest = self.stretches[::-1]
         dims = []
         for size in shape:
@@ -96,16 +96,16 @@ class Arrangement:
         return Arrangement(self.source, tuple(dims))
 
     def finest(self, but: int) -> list[list[int]]:
-        """Returns the shape in which each dimension is split as far as it is, but for one."""
+        """Returns the shape with all dimensions fully split, except dimension `but`."""
         return [
             [math.prod(sizes(each))] if index == but or not each else sizes(each)
             for index, each in enumerate(self.dims)
         ]
 
     def resized(self, dim: int, size: int) -> Arrangement:
-        """Returns the arrangement of a first tensor that has another size in an unsplit dimension.
+        """Returns the arrangement for a first tensor with `size` indices in dimension `dim`.
 
-        There must be no stretch of `dim` but a whole one.
+        Dimension `dim` must not be split into several stretches.
         """
         dims = (
             tuple(
@@ -119,7 +119,7 @@ class Arrangement:
 
 
 def _append(dim: list[Stretch], stretch: Stretch) -> None:
-    """Adds a stretch, as one with the last where it follows that in the first tensor."""
+    """Adds a stretch, or extends the last one if the two are adjacent in the first tensor."""
     if dim and dim[-1].dim == stretch.dim and dim[-1].step == stretch.step * stretch.size:
         stretch = Stretch(stretch.dim, stretch.step, dim.pop().size * stretch.size)
     dim.append(stretch)
@@ -131,7 +131,7 @@ def sizes(stretches: Sequence[Stretch]) -> list[int]:
 
 
 def order_of(move: Call, num_dims: int) -> list[int]:
-    """Returns the permutation that a `t`, `transpose` or `permute` makes."""
+    """Returns the permutation of a `t`, `transpose` or `permute` operation."""
     order = list(range(num_dims))
     if move.target is aten.t.default:
         return order[::-1]

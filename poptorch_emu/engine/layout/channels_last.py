@@ -1,13 +1,13 @@
-"""Lets the engine's images lie with their channels next to each other, where that pays.
+"""Stores the engine's images in the channels-last layout where this is faster.
 
-Convolutions and poolings are faster so on the CPU, poolings three to eight times, and what they
-pass on to elementwise operations stays so. The graph decides, not the stage: each operation
-converts what it reads to one layout, so that the bits do not depend on where an image comes from.
-Batch norms in training have kernels of ours, since PyTorch's for this layout are less exact, and
-maximum poolings, since PyTorch's is slower, and some convolutions, since oneDNN's gradients destroy
-memory (`csrc/ops/image_convolution.cpp`). A weight is converted once a window (`preparation`), and
-its gradient where the update reads it. Only the engine's code is changed: the tiles of an IPU have
-layouts of their own.
+On the CPU, convolutions are faster in this layout, and poolings three to eight times as fast.
+Elementwise operations keep the layout of their inputs. The graph decides, not the stage: each
+operation converts its inputs to one layout, so that the bits do not depend on the origin of an
+image. The engine has kernels of its own for batch norms in training (PyTorch's are less exact in
+this layout), for max poolings (PyTorch's are slower), and for some gradients of convolutions,
+because oneDNN's write outside of their memory (`csrc/ops/image_convolution.cpp`). A weight is
+converted once in each window (`preparation`), and its gradient when the update reads it. Only the
+engine's code changes, because the tiles of an IPU have layouts of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# With the name of the weight among the arguments.
+# Convolutions, each with the name of its weight argument.
 _CONVOLUTIONS = {
     aten.convolution.default: "weight",
     aten.convolution_backward.default: "weight",
@@ -40,7 +40,7 @@ _POOLINGS = {
     aten.avg_pool2d.default,
     aten.avg_pool2d_backward.default,
 }
-# These, too, compute in the layout of their images.
+# Other operators that compute in the layout of their images.
 _FOLLOWERS = {
     *_POOLINGS,
     aten.native_batch_norm.default,
@@ -49,7 +49,7 @@ _FOLLOWERS = {
     aten.cat.default,
     aten._to_copy.default,
 }
-# In training, these stand for batch norms, with the argument that says so.
+# Our replacement for each batch norm in training, with the name of the argument for training.
 _BATCH_NORMS = {
     aten._native_batch_norm_legit_functional.default: (
         torch.ops.poptorch_emu.image_batch_norm.default,
@@ -64,14 +64,14 @@ _OUR_CONVOLUTION = torch.ops.poptorch_emu.image_convolution_backward.default
 _MAX_POOL = aten.max_pool2d_with_indices.default
 _OUR_MAX_POOL = torch.ops.poptorch_emu.image_max_pool.default
 _OUR_MAX_POOL_WITH_INDICES = torch.ops.poptorch_emu.image_max_pool_with_indices.default
-_UNUSED = -1  # in place of the register of a result
+_UNUSED = -1  # register of a result that is not computed
 _TO_CHANNELS_LAST = torch.ops.poptorch_emu.channels_last.default
 _TO_CONTIGUOUS = aten.contiguous.default
 _NUM_DIMS = 4
 
 
 def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
-    """Returns the segments, which were cut from `graph`, with images channels last."""
+    """Returns the segments, cut from `graph`, with their images in channels-last layout."""
     images = images_of(graph)
     if not images:
         return cut
@@ -84,7 +84,7 @@ def use_channels_last(graph: Graph, cut: SegmentedGraph) -> SegmentedGraph:
 
 
 def images_of(graph: Graph) -> set[fx.Node]:
-    """Returns the operations that compute channels last, and their results that lie so."""
+    """Returns the operations that compute channels last, with the results in this layout."""
     found: set[fx.Node] = set()
     for node in graph.fx.nodes:
         if node.op == "call_function" and _is_image(node, found):
@@ -93,7 +93,7 @@ def images_of(graph: Graph) -> set[fx.Node]:
 
 
 def _pays(images: Set[fx.Node]) -> bool:
-    """Returns whether as many operations are faster as there are images to convert."""
+    """Returns whether at least as many operations get faster as images must be converted."""
     operations = {node for node in images if isinstance(node.target, OpOverload)}
     faster = [
         node for node in operations if node.target in _CONVOLUTIONS or node.target in _POOLINGS
@@ -124,7 +124,7 @@ def _is_image(node: fx.Node, found: Set[fx.Node]) -> bool:
     value = node.meta["val"]
     if node.target in _CONVOLUTIONS:
         return _has_four_dims(node.all_input_nodes[0])
-    if not isinstance(node.target, OpOverload):  # One of several results.
+    if not isinstance(node.target, OpOverload):  # A selected result.
         return node.args[0] in found and _has_four_dims(node)
     if found.isdisjoint(node.all_input_nodes):
         return False
@@ -140,7 +140,7 @@ def _is_image(node: fx.Node, found: Set[fx.Node]) -> bool:
 
 
 def _is_single_batch_norm(node: fx.Node) -> bool:
-    """Returns whether `node` is a batch norm in training, or its gradient, in float32."""
+    """Returns whether `node` is a float32 batch norm in training, or its gradient."""
     _, is_training = _BATCH_NORMS[node.target]  # type: ignore[index]
     single = all(each.meta["val"].dtype == torch.float32 for each in node.all_input_nodes)
     return bool(getattr(arguments_of(node), is_training)) and single
@@ -170,7 +170,7 @@ def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
 
 
 def _by_our_kernel(instruction: Instruction) -> Instruction:
-    """Returns the operation by a kernel of ours, itself where there is none."""
+    """Returns the instruction with a kernel of ours, or unchanged if we have none."""
     if instruction.target in _BATCH_NORMS:
         return replace(instruction, target=_BATCH_NORMS[instruction.target][0])
     if instruction.target is aten.convolution_backward.default:
@@ -186,7 +186,7 @@ def _by_our_kernel(instruction: Instruction) -> Instruction:
 
 
 def _safe(instruction: Instruction) -> Instruction:
-    """Returns the gradients of a convolution by our operator, where oneDNN's may write too far."""
+    """Returns a convolution's gradients by our operator where oneDNN's may write out of bounds."""
     weight = _weight_of(instruction.node)
     assert weight is not None
     is_of_pixels = weight.meta["val"].shape[2:].numel() == 1
@@ -195,7 +195,7 @@ def _safe(instruction: Instruction) -> Instruction:
 
 
 def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Iterator[int]:
-    """Yields what an operation reads that is to lie channels last."""
+    """Yields the registers that an operation must read channels last."""
     shape = None
     if traits_of(instruction.target).is_pointwise:
         shape = instruction.node.meta["val"].shape
@@ -206,7 +206,7 @@ def _images_read(instruction: Instruction, shapes: dict[int, torch.Size]) -> Ite
 
 
 def _with_contiguous_result(code: Segment, node: fx.Node) -> Segment:
-    """Returns the code in which what leaves the segment as `node` is contiguous."""
+    """Returns the code with a contiguous copy of the value `node` that leaves the segment."""
     register = code.registers[node]
     kept = code.kept_registers()
     converter = _Converter(code)
@@ -215,7 +215,7 @@ def _with_contiguous_result(code: Segment, node: fx.Node) -> Segment:
         converter.instructions.append(instruction)
         if register in instruction.outputs:
             maker = instruction
-    if maker is None:  # It comes by a link, as it is.
+    if maker is None:  # A link delivers the value as it is.
         return code
     result = converter.converted(register, _TO_CONTIGUOUS, maker)
     changed = converter.finished(kept - {register} | {result})
@@ -224,7 +224,7 @@ def _with_contiguous_result(code: Segment, node: fx.Node) -> Segment:
 
 
 class _Converter:
-    """Writes the code of a segment again, with operations that convert what others read."""
+    """Copies the code of a segment and inserts conversions before the operations that need them."""
 
     def __init__(self, code: Segment) -> None:
         self.instructions: list[Instruction] = []
@@ -237,12 +237,12 @@ class _Converter:
         registers: Iterator[int] | Set[int],
         to: OpOverload,
     ) -> None:
-        """Adds an operation that reads some registers converted."""
+        """Adds an operation that reads converted copies of `registers`."""
         new = {register: self.converted(register, to, instruction) for register in registers}
         self.instructions.append(instruction.reading(new))
 
     def converted(self, register: int, to: OpOverload, like: Instruction) -> int:
-        """Returns the register of the converted value; `like` says for whom it is made."""
+        """Returns the register of the converted value; `like` is the instruction that reads it."""
         if (register, to) not in self._known:
             self._known[register, to] = result = self._code.new_register()
             self.instructions.append(
@@ -258,5 +258,5 @@ class _Converter:
         return self._known[register, to]
 
     def finished(self, kept: set[int]) -> Segment:
-        """Returns the code, of which `kept` is read at the end."""
+        """Returns the code; `kept` holds the registers that are read after the last instruction."""
         return self._code.rewritten(self.instructions, kept)

@@ -1,11 +1,11 @@
-"""Leaves out zeros and copies of the engine's code that change no bit.
+"""Removes zeros and copies from the engine's code that change no bit.
 
-The gradient of a tensor that was read in parts is a sum of tensors, each of which is zero but for
-one part; where the parts make up the whole, it is put together at once, and has the bits of the
-sum (`csrc/ops/joined_gradients.cpp`). A copy is left out where only another one reads it, through
-views and transposes, or where a value lies in order as it is. All this happens within a segment; as
-no bit changes, none depends on where a stage ends. Only the engine's code is changed: the machine's
-model knows the operations.
+If a tensor was read in parts, its gradient is a sum of tensors that are each zero except for one
+part. If the parts cover the whole tensor, they are concatenated instead, with the bits of the sum
+(`csrc/ops/joined_gradients.cpp`). A copy is removed if only another copy reads it, through views
+and transposes, or if the value is already contiguous. All changes stay within a segment. They
+change no bit, so that no bit depends on the end of a stage. The machine's model keeps the
+operations, because only the engine's code changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VIEWS = {
     aten.squeeze.dim,
     aten.squeeze.dims,
 }
-# What a change may leave without a reader.
+# Operators that may lose all readers after a change; an instruction without readers is removed.
 _MOVES = {*_COPIES, *_VIEWS, *PERMUTATIONS, aten.add.Tensor, _SELECTED, _SLICED, _JOIN}
 
 
@@ -47,7 +47,7 @@ def leave_out_copies(cut: SegmentedGraph) -> SegmentedGraph:
 
 
 def _changed(code: Segment) -> Segment:
-    """Returns the code of a segment, itself where nothing is left out."""
+    """Returns the changed code of a segment, or the same object if nothing changes."""
     kept = code.kept_registers()
     editor = _Editor(replace(code, registers=dict(code.registers)), kept)
     editor.run(editor.joined)
@@ -60,7 +60,7 @@ def _changed(code: Segment) -> Segment:
 
 @dataclass(frozen=True)
 class _Part:
-    """Which indices of a dimension a gradient has; elsewhere its sum has zeros."""
+    """The indices of a dimension that a gradient covers; its sum is zero elsewhere."""
 
     register: int
     begin: int
@@ -69,7 +69,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Sum:
-    """What a value is the sum of: tensors of this shape that are zero but for a part of `dim`."""
+    """A sum of tensors of one shape that are zero except for a part of dimension `dim`."""
 
     shape: tuple[int, ...]
     dim: int
@@ -78,7 +78,7 @@ class _Sum:
 
 
 class _Editor:
-    """Writes the code of a segment again, once for each kind of change."""
+    """Rewrites the code of a segment, in one pass for each kind of change."""
 
     def __init__(self, code: Segment, kept: set[int]) -> None:
         self.is_changed = False
@@ -95,7 +95,7 @@ class _Editor:
         self._written: list[Instruction] = []
 
     def run(self, change: Callable[[Instruction], bool]) -> None:
-        """Writes the code with what `change` makes of each instruction, if it makes something."""
+        """Calls `change` for each instruction; it writes a replacement or returns False."""
         self._makers = {each.outputs[0]: each for each in self._instructions if each.outputs}
         self._readers = Counter(r for each in self._instructions for r in each.reads)
         self._written = []
@@ -107,7 +107,7 @@ class _Editor:
         self._instructions = self._needed()
 
     def finished(self) -> Segment:
-        """Returns the code."""
+        """Returns the changed code."""
         instructions = [
             replace(each, outputs=list(each.outputs), dies=[]) for each in self._instructions
         ]
@@ -116,7 +116,7 @@ class _Editor:
         return code
 
     def _needed(self) -> list[Instruction]:
-        """Returns what was written, without what nobody reads any more."""
+        """Returns the written instructions, except moves whose results nobody reads."""
         alive = set(self._kept)
         needed: list[Instruction] = []
         for instruction in reversed(self._written):
@@ -125,10 +125,10 @@ class _Editor:
                 alive |= set(instruction.reads)
         return needed[::-1]
 
-    # Sums of parts among zeros.
+    # Sums of parts that are zero elsewhere.
 
     def joined(self, instruction: Instruction) -> bool:
-        """Puts together what a sum adds up, if its parts make up the whole."""
+        """Concatenates the parts that a sum adds, if they cover the whole tensor."""
         found = self._sum_of(instruction)
         if found is None:
             return False
@@ -145,7 +145,7 @@ class _Editor:
         return True
 
     def _sum_of(self, instruction: Instruction) -> _Sum | None:
-        """Returns what a sum of at least two parts adds up, if nobody else reads what it adds."""
+        """Returns the parts that a sum adds, if nothing else reads them; otherwise `None`."""
         pending = [instruction]
         parts: list[_Part] = []
         found: _Sum | None = None
@@ -172,10 +172,10 @@ class _Editor:
     def _is_only_read_once(self, register: int) -> bool:
         return self._readers[register] == 1 and register not in self._kept
 
-    # Copies that others copy.
+    # Copies of copies.
 
     def joined_in_order(self, instruction: Instruction) -> bool:
-        """Puts a gradient together in the order in which it is copied right after."""
+        """Concatenates a gradient directly in the order of the copy that follows."""
         if not _is_contiguous_copy(instruction):
             return False
         origin = self._origin(instruction.args[0].index, is_join=True)
@@ -200,7 +200,7 @@ class _Editor:
         return True
 
     def copied_at_once(self, instruction: Instruction) -> bool:
-        """Copies what another one copied before from where that did."""
+        """Copies directly from the source of an earlier copy."""
         if not _is_contiguous_copy(instruction):
             return False
         origin = self._origin(instruction.args[0].index)
@@ -215,10 +215,10 @@ class _Editor:
         return True
 
     def copied_if_out_of_order(self, instruction: Instruction) -> bool:
-        """Copies what was computed here only if it does not lie in order as it is.
+        """Copies a value that was computed in this segment only if it is not contiguous.
 
-        Nothing is changed in its place, so that both names may be of the same memory. What comes
-        from elsewhere is copied in any case: others hold it longer.
+        Without the copy, two names may share memory, which is safe because nothing writes in
+        place. A value from outside the segment is always copied: others keep its memory longer.
         """
         if not _is_contiguous_copy(instruction):
             return False
@@ -231,7 +231,7 @@ class _Editor:
         return False
 
     def joined_from_origins(self, join: Instruction) -> bool:
-        """Puts together what others copied before from where they did."""
+        """Concatenates directly from the sources of earlier copies."""
         if join.target is not _JOIN:
             return False
         registers, dim = [part.index for part in join.args[0]], join.args[1]
@@ -244,7 +244,7 @@ class _Editor:
             for origin, is_good, register in zip(origins, is_found, registers, strict=True)
         ]
         finest = [arrangement.finest(dim) for _, arrangement in pairs]
-        # Where all of them are split alike, no view of a part has to copy.
+        # If all arrangements are split alike, no view of a part has to copy.
         is_alike = all(_without(each, dim) == _without(finest[0], dim) for each in finest)
         parts, shapes = [], []
         for (register, arrangement), fine in zip(pairs, finest, strict=True):
@@ -263,11 +263,12 @@ class _Editor:
         return Arrangement.of(self._shapes[register])
 
     def _origin(self, register: int, is_join: bool = False) -> tuple[int, Arrangement] | None:
-        """Returns from where a value comes by moves alone, and how they arrange it.
+        """Returns the source of a value that was only moved, and the arrangement of the moves.
 
         Args:
-            register: of the value.
-            is_join: whether it must come from a joined gradient, or else by at least one copy.
+            register: register of the value.
+            is_join: whether the source must be a joined gradient; otherwise the moves must contain
+                a copy.
         """
         chain: list[Instruction] = []
         is_alone, has_copy = True, False
@@ -291,7 +292,7 @@ class _Editor:
         return None
 
     def _arrangement(self, register: int, moves: Sequence[Instruction]) -> Arrangement | None:
-        """Returns how moves arrange the value of a register."""
+        """Returns the arrangement of a register's value after a list of moves."""
         if 0 in self._shapes.get(register, (0,)):
             return None
         found: Arrangement | None = self._as_it_is(register)
@@ -304,7 +305,7 @@ class _Editor:
                 found = found.viewed(self._shapes[move.outputs[0]])
         return found
 
-    # Writing.
+    # Writing of instructions.
 
     def _new(self, shape: Sequence[int]) -> int:
         register = self._code.new_register()
@@ -312,7 +313,7 @@ class _Editor:
         return register
 
     def _before(self, result: int, shape: Sequence[int]) -> int:
-        """Returns the register of what is viewed as `result`, which itself may have the shape."""
+        """Returns the register of the value with `shape` that will be viewed as `result`."""
         return result if self._shapes[result] == tuple(shape) else self._new(shape)
 
     def _write(self, instruction: Instruction) -> None:
@@ -352,7 +353,7 @@ class _Editor:
 
 
 def _part_of(instruction: Instruction) -> _Sum | None:
-    """Returns which part of its result an instruction fills, if the rest are zeros."""
+    """Returns the part of its result that an instruction fills, if the rest is zero."""
     if instruction.target not in (_SELECTED, _SLICED):
         return None
     value, shape, dim, *place = instruction.args
@@ -364,7 +365,7 @@ def _part_of(instruction: Instruction) -> _Sum | None:
 
 
 def _range(target: OpOverload, place: Sequence[int], size: int) -> tuple[int, int]:
-    """Returns the first index and the end of a part; an empty range where it has gaps."""
+    """Returns the first index and the end of a part; an empty range if the part has gaps."""
     if target is _SELECTED:
         return place[0] % size, place[0] % size + 1
     begin, end, _ = slice(*place).indices(size)

@@ -1,8 +1,8 @@
-"""Makes one instruction of the elementwise operations that update a weight.
+"""Fuses the elementwise operations that update a weight into one instruction.
 
-By themselves they would read and write whole tensors, some ten times; the fused one reads and
-writes each tensor once, with the same bits (`csrc/numerics/elementwise_pass.cpp`). Only the
-engine's code is changed: the machine's model knows the operations.
+Separate operations would read and write whole tensors about ten times. The fused instruction reads
+and writes each tensor once, with the same bits (`csrc/numerics/elementwise_pass.cpp`). Only the
+engine's code changes; the machine's model keeps the operations.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from poptorch_emu.update.recorded import TEMPLATE_SHAPE
 aten = torch.ops.aten
 
 
-# What an operation is in the fused code: its number, and its operands in the order of the code. The
-# numbers are those of `Operation` in csrc/numerics/elementwise_pass.cpp.
+# Each operator's number in the fused code, with its operands in the order of the code. The numbers
+# are those of `Operation` in csrc/numerics/elementwise_pass.cpp.
 _COPY, _NEG, _SQRT, _MUL, _DIV, _ADD, _ADDCMUL, _ADDCDIV, _LERP, _ROUND = range(10)
 _OPERATIONS: Mapping[object, tuple[int, tuple[str, ...]]] = {
     aten._to_copy.default: (_COPY, ("self",)),
@@ -49,13 +49,14 @@ _ELEMENTWISE_ROWS = torch.ops.poptorch_emu.elementwise_rows.default
 
 
 def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
-    """Returns the code of an update in which each weight's elementwise operations are one.
+    """Returns the code of an update with the elementwise operations of each weight fused.
 
-    A weight stays as it is where an operation is not known, or a scalar depends on one of them.
+    A weight's operations stay separate if one of them is unknown, or if a scalar depends on them.
 
     Args:
-        code: of an update.
-        places: result and what it takes the place of, both by register; the others are new tensors.
+        code: code of an update.
+        places: register that each result overwrites, by the result's register; other results are
+            new tensors.
     """
     kept = code.kept_registers()
     single = _without_repetitions(_instructions(code, kept, places or {}), kept)
@@ -65,7 +66,7 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
 
 
 def _instructions(code: Segment, kept: set[int], places: Mapping[int, int]) -> list[Instruction]:
-    """Returns the operations of an update, those of a weight together and fused where they can."""
+    """Returns the instructions of an update, grouped by weight and fused if possible."""
     groups = {}
     for group, registers in enumerate(code.inlined):
         for node, register in registers.items():
@@ -82,7 +83,7 @@ def _instructions(code: Segment, kept: set[int], places: Mapping[int, int]) -> l
 
 
 def _is_fused(code: Segment, places: Mapping[int, int]) -> bool:
-    """Returns whether nothing computes on whole tensors but what is fused, so nothing can fail."""
+    """Returns whether only fused instructions compute on whole tensors, so that none can fail."""
     return all(
         instruction.target is _ELEMENTWISE or not _is_wide(instruction.node)
         for instruction in _instructions(code, code.kept_registers(), places)
@@ -90,12 +91,12 @@ def _is_fused(code: Segment, places: Mapping[int, int]) -> bool:
 
 
 def fused_code(part: Part, *, in_place: bool) -> Segment:
-    """Returns the code of a part of an update, fused.
+    """Returns the fused code of a part of an update.
 
     Args:
-        part: of an update.
-        in_place: whether weights and states are overwritten where they are; of a part by rows,
-            weights are then whole, and single rows of them are overwritten.
+        part: part of an update.
+        in_place: whether weights and states are overwritten in place; a part by rows then receives
+            whole weights and overwrites single rows of them.
     """
     if not in_place:
         return fuse(part.code)
@@ -104,15 +105,15 @@ def fused_code(part: Part, *, in_place: bool) -> Segment:
 
 
 def _places(part: Part) -> dict[int, int]:
-    """Returns the registers of what an update stores, each with that of what it was before."""
+    """Returns the old value's register for each register that an update stores."""
     loads = {s.name: r for s, r in part.code.loads.items() if s.kind is SourceKind.VARIABLE}
     return {r: loads[name] for r, name in part.stores.items() if name in loads}
 
 
 def _merged(code: Segment) -> Segment:
-    """Returns code in which weights that stay in their places and are updated alike are one group.
+    """Returns code in which adjacent in-place updates with the same rule are one instruction.
 
-    An instruction takes a microsecond or two beside what it computes.
+    An instruction has an overhead of one or two microseconds in addition to its computation.
     """
     instructions: list[Instruction] = []
     for rule, members in groupby(code.instructions, _rule_in_place):
@@ -122,7 +123,7 @@ def _merged(code: Segment) -> Segment:
 
 
 def _rule_in_place(instruction: Instruction) -> str | None:
-    """Returns what is done to tensors of a fused update; `None` where it makes new ones."""
+    """Returns the rule of a fused in-place update as text; `None` if it creates new tensors."""
     if instruction.target is not _ELEMENTWISE or min(instruction.args[-1]) < 0:
         return None
     tensors, *rule = instruction.args
@@ -136,9 +137,9 @@ def _merged_instruction(alike: Sequence[Instruction]) -> Instruction:
 
 
 def _on_rows(code: Segment, part: Part) -> Segment:
-    """Returns fused code that overwrites the rows to whose sums something was added.
+    """Returns fused code that overwrites only rows whose sums received something.
 
-    The engine makes these sums while it updates the rows, so that no register holds them.
+    The engine computes the sums of these rows during the update, so that no register holds them.
     """
 
     def of_rows(instruction: Instruction) -> Instruction:
@@ -153,7 +154,7 @@ def _on_rows(code: Segment, part: Part) -> Segment:
 
 
 def _without_tensor(args: tuple[Any, ...], register: int) -> tuple[Any, ...]:
-    """Returns the arguments of a fused operation without a tensor, which gets the last number."""
+    """Returns fused arguments without one tensor; its number becomes the last one."""
     tensors, scalars, code, constants, results, overwritten = args
     place = tensors.index(Register(register))
     others = [*tensors[:place], *tensors[place + 1 :]]
@@ -168,10 +169,10 @@ def _without_tensor(args: tuple[Any, ...], register: int) -> tuple[Any, ...]:
 
 
 def can_update_in_place(plan: UpdatePlan) -> bool:
-    """Returns whether no update can fail, so that none need be taken back.
+    """Returns whether no update can fail, so that none has to be undone.
 
-    What is cut over the replicas takes effect for all of them at once, and is new. Where the
-    network has several exchanges, one can fail after another's update.
+    Sharded updates create new tensors, which take effect for all replicas at once. With several
+    exchanges over the network, an exchange can fail after another one's update.
     """
     if len(plan.network) > 1:
         return False
@@ -187,7 +188,7 @@ def _fused(
     kept: set[int],
     places: Mapping[int, int],
 ) -> list[Instruction] | None:
-    """Returns the scalars' operations, then one for all others; `None` where that cannot be."""
+    """Returns the scalar operations and one fused instruction; `None` if fusion is impossible."""
     wide = [member for member in members if _is_wide(member.node)]
     scalars = [member for member in members if not _is_wide(member.node)]
     made = {register for member in wide for register in member.outputs}
@@ -204,9 +205,9 @@ def _fused(
 def _without_repetitions(
     instructions: Sequence[Instruction], kept: set[int]
 ) -> Iterator[Instruction]:
-    """Yields instructions, leaving out operations on scalars whose result is there already.
+    """Yields instructions without repeated operations on scalars.
 
-    The update of each weight makes the same numbers of the same hyper-parameters.
+    The update of each weight computes the same numbers from the same hyper-parameters.
     """
     first_of: dict[str, int] = {}
     renamed: dict[int, int] = {}
@@ -222,7 +223,7 @@ def _without_repetitions(
 
 
 def _is_pure(instruction: Instruction) -> bool:
-    """Returns whether an operation on scalars gives the same result whenever it is done."""
+    """Returns whether an operation on scalars returns the same result at any time."""
     is_pure = traits_of(instruction.target).is_pure
     return is_pure and len(instruction.outputs) == 1 and not _is_wide(instruction.node)
 
@@ -240,10 +241,10 @@ def _is_cast(node: fx.Node) -> bool:
 
 
 class _Writer:
-    """Writes the code of the fused operation.
+    """Writes the code of a fused instruction.
 
-    Tensors have the numbers from 0 on, results those behind them; the numbers of results are known
-    when all tensors are, so that rows are finished at the end.
+    Tensors are numbered from 0, and results follow the tensors. The numbers of results are known
+    only after all tensors have been added, so that rows are completed at the end.
     """
 
     def __init__(self, registers: Mapping[fx.Node, int]) -> None:
@@ -254,7 +255,7 @@ class _Writer:
         self._rows: list[tuple[int, fx.Node, list[Any]]] = []
 
     def add(self, node: fx.Node) -> bool:
-        """Adds an operation; returns whether it is known."""
+        """Adds an operation; returns whether the fused code supports it."""
         operation, names = _OPERATIONS.get(node.target, (0, ()))
         if not names or not self._is_known(node):
             return False
@@ -279,16 +280,16 @@ class _Writer:
 
     @staticmethod
     def _is_known(node: fx.Node) -> bool:
-        """Returns whether a value is of float32, or a tensor of float16, which casts alone know."""
+        """Returns whether a value is float32, or a float16 tensor that is loaded or cast."""
         is_narrow = is_half(node) and _is_wide(node)
         return _is_single(node) or (is_narrow and (node.op == "placeholder" or _is_cast(node)))
 
     def instruction(
         self, last: Instruction, results: Sequence[int], places: Mapping[int, int]
     ) -> Instruction | None:
-        """Returns the fused operation, which gives the values of some registers.
+        """Returns the fused instruction that computes the values of the registers `results`.
 
-        `None` where one of them would be a new tensor of float16.
+        Returns `None` if one of them would be a new float16 tensor.
         """
         nodes = [*self._tensors, *(node for _, node, _ in self._rows)]
         number = {node: index for index, node in enumerate(nodes)}

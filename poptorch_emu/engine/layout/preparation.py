@@ -1,15 +1,15 @@
-"""Takes out of a segment what need not be computed for each micro-batch.
+"""Moves computations out of a segment that are not needed for each micro-batch.
 
-The engine keeps a prepared value for all micro-batches that read it, for one of two lifetimes. Each
-operation stays what it was, so that no bit depends on it.
+The engine keeps a prepared value for all micro-batches that read it, for one of two lifetimes.
+Operations do not change, so that no bit depends on the preparation.
 
-For a call: in inference, what depends on nothing but constants and weights that no call changes (a
-transposed or packed weight, a batch norm folded into a convolution) is computed before a call, and
-only when weights have been written since the last one. So are numbers of an update that depend on
-hyper-parameters alone.
+Lifetime of a call: in inference, values that depend only on constants and unchanged weights are
+computed before a call, and only if weights were written since the last call. Examples are a
+transposed or packed weight, and a batch norm folded into a convolution. In an update, numbers that
+depend only on hyper-parameters are prepared, too.
 
-For a window: a weight whose elements are only brought into another order is converted again when
-an update has changed it. All segments share the result.
+Lifetime of a window: a weight whose elements are only reordered is converted again after an update
+has changed it. All segments share the result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from poptorch_emu.segments.segment import Instruction, Register, Segment
 from poptorch_emu.segments.variables import VariableInfo
 from poptorch_emu.torch_versions import OpOverload
 
-# Operators that convert a weight, with those that write into the memory of the last result.
+# Operators that convert a weight, each with the overload that overwrites the last result.
 _CONVERSIONS = {
     torch.ops.poptorch_emu.channels_last.default: torch.ops.poptorch_emu.channels_last.out,
     torch.ops.poptorch_emu.pack_weight.default: torch.ops.poptorch_emu.pack_weight.out,
@@ -40,10 +40,10 @@ class Conversion:
     """A weight with its elements in another order.
 
     Attributes:
-        weight: the name of the variable.
-        target: the operator that converts it.
-        args: the other arguments of the operator.
-        code: loads the weight and fills the register `RESULT`.
+        weight: name of the variable.
+        target: operator that converts the weight.
+        args: other arguments of the operator.
+        code: code that loads the weight and writes the register `RESULT`.
     """
 
     weight: str
@@ -56,13 +56,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What became of the code of a segment.
+    """The code of a segment, divided by how often each part runs.
 
     Attributes:
-        preparation: what runs before a call; a register has the same number here and in `code`.
-        code: what runs for each micro-batch.
-        shared: the registers that the first fills for the second.
-        conversions: by register of the second, the weights that are converted once a window.
+        preparation: code that runs before a call, with the register numbers of `code`.
+        code: code that runs for each micro-batch.
+        shared: registers that `preparation` writes and `code` reads.
+        conversions: weights that are converted once in each window, by their register in `code`.
     """
 
     preparation: Segment
@@ -72,16 +72,16 @@ class Prepared:
 
 
 def is_prepared(config: CompileConfig) -> bool:
-    """Returns whether anything is prepared for a call.
+    """Returns whether values are prepared for a call.
 
-    Training changes its weights in each window. Where operations are looked at one by one, or round
-    at random, they are left as the user wrote them.
+    Training changes its weights in each window. Operations stay in place if each one is checked, or
+    if they round stochastically.
     """
     return not (config.is_training or config.checks_floating_point or config.rounds_stochastically)
 
 
 def prepare(code: Segment, inventory: Inventory) -> Prepared:
-    """Returns the code of a segment of micro-batches, and what is prepared for it."""
+    """Returns the code of a segment of micro-batches, and the values prepared for it."""
     config = inventory.config
     if not (config.is_training or is_prepared(config)):
         return _unprepared(code)
@@ -95,7 +95,7 @@ def prepare(code: Segment, inventory: Inventory) -> Prepared:
 
 
 def prepare_update(code: Segment, config: CompileConfig) -> Prepared:
-    """Returns the code of a part of an update in two parts; the first may be empty."""
+    """Returns the code of a part of an update with its preparation, which may be empty."""
     if config.checks_floating_point:
         return _unprepared(code)
     return _parted(code, {r for s, r in code.loads.items() if s.kind is SourceKind.SCALAR})
@@ -120,7 +120,7 @@ def _parted(code: Segment, fixed: set[int]) -> Prepared:
 
 
 def _conversions(code: Segment, fixed: Set[int], inventory: Inventory) -> dict[int, Conversion]:
-    """Returns the weights that are converted once a window, by the register of the result."""
+    """Returns the weights that are converted once in each window, by the result's register."""
     weights = {
         register: source.name
         for source, register in code.loads.items()
@@ -169,7 +169,7 @@ def _is_fixed(source: Source, inventory: Inventory) -> bool:
 
 def _is_kept(variable: VariableInfo, inventory: Inventory) -> bool:
     """Returns whether a variable is whole, on chip, and the same for all micro-batches."""
-    # Of several processes each holds it whole.
+    # With several processes, each one holds the whole variable.
     is_in_parts = variable.is_sharded and not inventory.config.is_distributed
     return not (
         is_in_parts
@@ -181,7 +181,7 @@ def _is_kept(variable: VariableInfo, inventory: Inventory) -> bool:
 def _repeated(
     instructions: Sequence[Instruction], fixed: Set[int], exposed: Set[int] = frozenset()
 ) -> list[Instruction]:
-    """Returns the operations that compute on fixed registers alone, and no exposed one."""
+    """Returns the operations that read only fixed registers and write no exposed register."""
     known = set(fixed)
     found = []
     for instruction in instructions:
@@ -195,10 +195,10 @@ def _repeated(
 
 
 def _exposed(code: Segment, repeated: Sequence[Instruction]) -> set[int]:
-    """Returns the registers that are to be made anew each time, since somebody may write in them.
+    """Returns the registers that must be recomputed each time, because someone may write to them.
 
-    What leaves the segment, or is given to code of the user's, may be written, and any operation
-    may have returned what it was given.
+    Values that leave the segment, or that the user's code receives, may be overwritten. An
+    operation may also return memory of its arguments.
     """
     exposed = code.kept_registers()
     for instruction in code.instructions:

@@ -1,1 +1,1 @@
-"""Rewrites of the graph that suit the host better and leave the results as they are."""
+"""Rewrites of the graph that are faster on the host and keep the results."""

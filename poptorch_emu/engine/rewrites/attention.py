@@ -1,8 +1,8 @@
-"""Lets attention read queries, keys and values where their common projection has put them.
+"""Lets attention read queries, keys and values from the result of their joint projection.
 
-PyTorch's attention layers project an input to all three at once, and copy the result into another
-order, of which each is a part. The kernel reads strided tensors just as well, if their rows are
-dense.
+PyTorch's attention layers project an input to queries, keys and values with one product. They copy
+the result into another order and select the three parts. The attention kernel accepts strided
+tensors if their rows are dense, so the copy is not needed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _READERS = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
-# Their arguments that may be strided.
+# Arguments of the readers that may be strided.
 _INPUTS = {"query", "key", "value"}
 
 
 def leave_out_attention_copies(code: EngineGraph) -> int:
-    """Takes away copies of which attention reads parts; returns how many."""
+    """Removes copies whose parts only attention reads; returns the number of removed copies."""
     copies = code.graph.fx.find_nodes(op="call_function", target=aten.clone.default)
     return sum(_leave_out(copy, code) for copy in copies)
 
 
 def _leave_out(copy: fx.Node, code: EngineGraph) -> bool:
-    """Takes a copy away if attention reads all that others read of it."""
+    """Removes a copy if all of its users are parts that only attention reads."""
     call = arguments_of(copy)
     origin: fx.Node = call.self
     is_plain = call.memory_format is torch.contiguous_format
@@ -51,7 +51,7 @@ def _leave_out(copy: fx.Node, code: EngineGraph) -> bool:
 
 
 class _Part:
-    """One index of a copy's dimension, and how it is arranged for attention."""
+    """One index of a dimension of a copy, and its arrangement for attention."""
 
     def __init__(self, select: fx.Node, end: fx.Node, arrangement: Arrangement) -> None:
         self._select = select
@@ -60,7 +60,7 @@ class _Part:
 
     @staticmethod
     def of(select: fx.Node) -> _Part | None:
-        """Returns what a user reads of a copy, if it is a part that only attention reads."""
+        """Returns the part that `select` reads; `None` unless only attention reads it."""
         if select.target is not aten.select.int or select.meta["val"].numel() == 0:
             return None
         found: Arrangement | None = Arrangement.of(select.meta["val"].shape)
@@ -76,12 +76,12 @@ class _Part:
             node = user
         if found is None or not found.keeps_rows or not _is_for_attention(node):
             return None
-        # A view of several stretches at once would copy them.
+        # A dimension of several stretches cannot be a view, so `view` would copy.
         is_strided = all(len(stretches) <= 1 for stretches in found.dims)
         return _Part(select, node, found) if is_strided else None
 
     def take_from(self, origin: fx.Node, code: EngineGraph) -> None:
-        """Has attention read the part of what was copied."""
+        """Replaces the part of the copy by a view of the copied tensor, `origin`."""
         end, arrangement = self._end, self._arrangement
         call = arguments_of(self._select)
         of_origin = origin.meta["val"]
@@ -113,5 +113,5 @@ def _is_for_attention(node: fx.Node) -> bool:
 
 
 def _names_of(node: fx.Node, user: fx.Node) -> set[str]:
-    """Returns the names of the arguments as which `user` reads a value."""
+    """Returns the names of the arguments of `user` that hold the value."""
     return {name for name, value in vars(arguments_of(user)).items() if value is node}

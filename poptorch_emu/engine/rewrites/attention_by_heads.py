@@ -1,8 +1,8 @@
-"""Attention of inference by the engine's small products, where PyTorch's library is slow.
+"""Runs attention in inference on the engine's small products, if PyTorch's library is slow.
 
-PyTorch's kernel asks MKL for products of a few rows, which on processors of AMD takes half of what
-vectors are there. Attention without a mask is a product, a softmax and a product, whose scores stay
-in a core's cache for some heads at a time (`csrc/ops/attention_by_heads.cpp`).
+PyTorch's kernel calls MKL for products of a few rows. On AMD processors MKL then uses only half of
+the vector width. Attention without a mask consists of a product, a softmax and another product. The
+scores of a few heads at a time stay in a core's cache (`csrc/ops/attention_by_heads.cpp`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ aten = torch.ops.aten
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 _BY_HEADS = torch.ops.poptorch_emu.attention_by_heads.default
-# Of a line of a cache, which the products read whole.
+# Numbers in a cache line; the products read whole lines.
 _LINE = 16
 
 
 def attend_by_heads(code: EngineGraph) -> int:
-    """Changes attention without masks and dropout; returns how many."""
+    """Replaces attention without mask and dropout; returns the number of replaced operations."""
     if not runs_here():
         return 0
     found = code.graph.fx.find_nodes(op="call_function", target=_ATTENTION)
@@ -51,7 +51,7 @@ def _is_plain(node: fx.Node) -> bool:
         and call.attn_mask is None
         and all(is_single(each) for each in (call.query, call.key, call.value))
         and key.shape == value.shape
-        and query.shape[:2] == key.shape[:2]  # Heads that share keys are PyTorch's.
+        and query.shape[:2] == key.shape[:2]  # Grouped heads stay with PyTorch.
         and query.shape[-1] % _LINE == 0
         and query.stride()[-1] == 1
         and all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)

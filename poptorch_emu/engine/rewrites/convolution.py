@@ -1,11 +1,12 @@
-"""Convolutions of inference: with the batch norm behind them, and with weights in oneDNN's order.
+"""Convolutions of inference: folded batch norms, and weights in oneDNN's order.
 
-A batch norm in evaluation multiplies each channel by a number and adds one: so do other weights and
-another bias, which are made of sources alone, and once (`engine/layout/preparation.py`). Where the
-two are on different stages, the convolution's does all of it.
+A batch norm in evaluation multiplies each channel by a number and adds another number. Changed
+weights and a changed bias of the convolution have the same effect. They depend on sources only, so
+that they are computed once (`engine/layout/preparation.py`). If the norm is on another stage, the
+convolution's stage computes both.
 
-oneDNN computes convolutions of images that lie channels last with weights in its own order. A ReLU
-behind a convolution stays PyTorch's, since oneDNN's makes 0 of a NaN.
+With channels last, oneDNN computes convolutions with weights packed in its own order. A ReLU after
+a convolution stays a separate operation, because oneDNN's ReLU turns NaN into 0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NORM = aten.native_batch_norm.default
 
 
 def fold_norms(code: EngineGraph) -> int:
-    """Changes convolutions that are followed by a batch norm alone; returns how many."""
+    """Folds a batch norm into a convolution that only it reads; returns the number of folds."""
     num_changes = 0
     for norm in code.graph.fx.find_nodes(op="call_function", target=_NORM):
         convolution = arguments_of(norm).input
@@ -79,7 +80,7 @@ def _fold(code: EngineGraph, convolution: fx.Node, norm: fx.Node) -> None:
 
 
 def pack_convolutions(code: EngineGraph) -> int:
-    """Changes the convolutions of a graph, where images lie channels last; returns how many."""
+    """Packs weights of convolutions with channels last; returns the number of convolutions."""
     if not onednn.IS_AVAILABLE:
         return 0
     images = images_of(code.graph)

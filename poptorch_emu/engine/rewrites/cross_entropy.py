@@ -1,13 +1,13 @@
-"""Cross entropies along the rows of memory, and their gradients at once.
+"""Cross entropies along the rows of memory, with both of their gradients in one kernel.
 
-A loss of PyTorch wants the classes in the second dimension; a linear layer gives them in the last
-one, so that programs transpose its result. `compute_losses_by_rows` has the logarithm of the
-softmax, the loss and their gradients go by rows: no row is copied, and what they make is seen
-through views.
+PyTorch's loss expects the classes in the second dimension. A linear layer returns them in the last
+dimension, so programs transpose its result. `compute_losses_by_rows` computes the log-softmax, the
+loss and their gradients on the untransposed rows. No row is copied, and views restore the shapes of
+the results.
 
-PyTorch makes the gradient of the scores by that of the logarithms, which is as large as the scores
-and zero but for one class of each row. `fuse_loss_gradients` puts in a kernel that makes both
-(`csrc/ops/cross_entropy.cpp`), with the same bits.
+For the gradient of the scores, PyTorch first computes the gradient of the log-probabilities. That
+tensor is as large as the scores and is zero except for one class in each row. `fuse_loss_gradients`
+replaces both by one kernel (`csrc/ops/cross_entropy.cpp`) with the same bits.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _ROWS_LOSS = aten.nll_loss_forward.default
 _ROWS_LOSS_BACKWARD = aten.nll_loss_backward.default
 _BOTH_BACKWARD = torch.ops.poptorch_emu.cross_entropy_backward.default
 _NO_REDUCTION = 0
-# Of logarithms from which it pays to make both gradients at once: less stays in a core's cache.
+# Minimum number of log-probabilities for the fused kernel: smaller tensors stay in a core's cache
+# anyway.
 _FEWEST_NUMBERS = 2**16
 
 
 def compute_losses_by_rows(code: EngineGraph) -> int:
-    """Changes each logarithm of a softmax along rows of memory, and its loss; returns how many."""
+    """Changes each log-softmax along rows of memory, and its losses; returns the number changed."""
     losses = [
         _Loss(code, node)
         for node in code.graph.fx.find_nodes(op="call_function", target=_SOFTMAX)
@@ -51,7 +52,7 @@ def compute_losses_by_rows(code: EngineGraph) -> int:
 
 
 def _is_along_rows(softmax: fx.Node) -> bool:
-    """Returns whether the classes lie next to each other in memory, but are not the last."""
+    """Returns whether the classes are adjacent in memory but not in the last dimension."""
     call = arguments_of(softmax)
     if call.half_to_float or not is_single(call.self) or not is_single(softmax):
         return False
@@ -62,10 +63,10 @@ def _is_along_rows(softmax: fx.Node) -> bool:
 
 
 class _Loss:
-    """One softmax and what is computed of it.
+    """One log-softmax and the losses and gradients that read it.
 
-    Shapes are those of PyTorch: (batch, classes, ...) with the classes in `dim`; by rows they are
-    the last.
+    Shapes follow PyTorch, (batch, classes, ...), with the classes in `dim`. By rows, the classes
+    are the last dimension.
     """
 
     def __init__(self, code: EngineGraph, softmax: fx.Node) -> None:
@@ -76,7 +77,8 @@ class _Loss:
         self._to_rows = [*(each for each in range(num_dims) if each != dim), dim]
         self._from_rows = [self._to_rows.index(each) for each in range(num_dims)]
 
-        # A loss may see the classes through a view, which adds a dimension of length 1.
+        # A loss may read the classes through a view, for example one that adds a dimension of
+        # length 1.
         seen = [softmax, *(user for user in softmax.users if user.target in VIEWS)]
         self._gradients = [
             user
@@ -89,7 +91,7 @@ class _Loss:
 
     @property
     def is_changeable(self) -> bool:
-        """Whether each loss of these classes has a form by rows; others want them as they are."""
+        """Whether each loss of these classes can be computed by rows."""
         shape = self._softmax.meta["val"].shape
         return all(
             arguments_of(loss).reduction != _NO_REDUCTION
@@ -98,13 +100,13 @@ class _Loss:
         ) and (not self._losses or self._to_rows[-1] == 1)
 
     def change(self) -> None:
-        """Changes the softmax, then its users, in their order."""
+        """Changes the log-softmax, then the operations that read it, in their order."""
         code, softmax = self._code, self._softmax
         logits = self._permuted(softmax, arguments_of(softmax).self, self._to_rows)
         rows = code.insert(softmax, _SOFTMAX, (logits, -1, False), logits.meta["val"])
         turned = self._permuted(softmax, rows, self._from_rows)
-        # Others expect it in its own order: some of PyTorch's kernels demand that. Mostly there are
-        # none, and nothing is copied.
+        # Other readers expect the original order, because some of PyTorch's kernels require it.
+        # Usually there is no other reader, and the copy is removed.
         layout = {"memory_format": torch.contiguous_format}
         value = softmax.meta["val"]
         in_order = code.insert(softmax, aten.clone.default, (turned,), value, layout)
@@ -159,7 +161,7 @@ class _Loss:
 
 
 def fuse_loss_gradients(code: EngineGraph) -> int:
-    """Changes each gradient of a loss that only its softmax reads; returns how many."""
+    """Fuses each gradient of a loss that only a log-softmax reads; returns the number fused."""
     losses = code.graph.fx.find_nodes(op="call_function", target=_ROWS_LOSS_BACKWARD)
     return sum(_fuse(loss, code) for loss in losses)
 
@@ -181,7 +183,7 @@ def _fuse(loss: fx.Node, code: EngineGraph) -> bool:
 
 
 def _reader_in_order(loss: fx.Node) -> fx.Node | None:
-    """Returns the gradient of a softmax that alone reads a loss's, through views in its order."""
+    """Returns the log-softmax gradient that alone reads a loss gradient, through views in order."""
     node, found = loss, Arrangement.of(loss.meta["val"].shape)
     while len(node.users) == 1:
         (user,) = node.users
@@ -202,7 +204,7 @@ def _reader_in_order(loss: fx.Node) -> fx.Node | None:
 
 
 def _is_of(softmax: fx.Node, logarithms: fx.Node) -> bool:
-    """Returns whether a softmax along the last dimension has made the logarithms a loss reads."""
+    """Returns whether the log-softmax, along the last dimension, computed the loss's input."""
     call = arguments_of(softmax)
     seen: object = logarithms
     while seen is not call.output and isinstance(seen, fx.Node) and seen.target in VIEWS:

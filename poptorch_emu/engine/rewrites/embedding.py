@@ -1,15 +1,15 @@
-"""Embeddings: rows that are fetched ahead, and gradients that are kept as rows.
+"""Embeddings: prefetched rows, and gradients that are kept as rows.
 
-The gradient of a table is as large as the table, and a micro-batch fills a few rows of it. Where
-nothing reads it but its sum, its rows are added to the sum and the gradient is never made
-(`keep_gradients_as_rows`). The sum has the same bits either way.
+The gradient of a table is as large as the table, but a micro-batch fills only a few of its rows. If
+only the sum over micro-batches reads the gradient, its rows are added directly to the sum, and no
+whole gradient is computed (`keep_gradients_as_rows`). The sum has the same bits either way.
 
-Where rows are averaged, the gradients of all rows of a mean are the same numbers. PyTorch spreads
-the mean's gradient over the rows and divides each; divided first, it has the same bits, and a sum
-of rows reads it as often as it needs (`divide_before_expanding`).
+If rows are averaged, all rows of one mean have the same gradient. PyTorch expands the gradient of
+the mean to all rows and then divides each row. Dividing first gives the same bits with less work
+(`divide_before_expanding`).
 
-The processor does not guess where single rows of a table lie, so that it waits for each one. An
-operator of ours fetches them ahead (`fetch_rows_ahead`).
+The processor cannot predict the position of the next row of a table, so it waits for each row. Our
+lookup operator prefetches the rows (`fetch_rows_ahead`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# The rows of a gradient, and to which rows of its sum they are added; those of `padding_index` are
-# left out. No segment computes it: the sum takes its arguments.
+# The rows of a gradient with the index in the sum to which each one is added, except rows with
+# `padding_index`. No segment computes this operator, because the sum reads its arguments.
 torch.library.define(
     "poptorch_emu::row_gradient",
     "(Tensor rows, Tensor indices, int num_rows, int padding_index) -> Tensor",
@@ -40,7 +40,7 @@ _BY_A_NUMBER = (aten.div.Scalar, aten.mul.Scalar)
 
 
 def keep_gradients_as_rows(code: EngineGraph) -> int:
-    """Changes the gradients of tables that only their sums read; returns how many."""
+    """Keeps gradients of tables as rows if only a sum reads them; returns the number changed."""
     gradients = [node for _, node in lone_gradients(code) if _is_of_rows(node)]
     for node in gradients:
         call = arguments_of(node)
@@ -51,7 +51,7 @@ def keep_gradients_as_rows(code: EngineGraph) -> int:
 
 
 def _is_of_rows(node: fx.Node) -> bool:
-    """Returns whether `node` spreads rows over a gradient as they are."""
+    """Returns whether `node` scatters rows to a gradient without scaling them."""
     if node.target is not _BACKWARD:
         return False
     is_known_type = node.meta["val"].dtype in (torch.float32, torch.float16)
@@ -59,7 +59,7 @@ def _is_of_rows(node: fx.Node) -> bool:
 
 
 def divide_before_expanding(code: EngineGraph) -> int:
-    """Changes the divisions of gradients that only embeddings read; returns how many."""
+    """Moves divisions of gradients that only embeddings read; returns the number moved."""
     nodes = [node for node in code.graph.fx.nodes if _is_division_of_expanded(node)]
     for node in nodes:
         call = arguments_of(node)
@@ -86,9 +86,9 @@ def _is_division_of_expanded(node: fx.Node) -> bool:
 
 
 def fetch_rows_ahead(code: EngineGraph) -> int:
-    """Changes the lookups of rows; returns how many."""
+    """Replaces lookups of rows by lookups that prefetch; returns the number replaced."""
     lookups = list(code.graph.fx.find_nodes(op="call_function", target=_LOOKUP))
     for node in lookups:
-        call = arguments_of(node)  # Its other arguments concern gradients.
+        call = arguments_of(node)  # Other arguments concern gradients.
         node.target, node.args, node.kwargs = _OUR_LOOKUP, (call.weight, call.indices), {}
     return len(lookups)

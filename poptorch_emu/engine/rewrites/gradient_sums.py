@@ -1,14 +1,14 @@
-"""Gradients of linear layers that are added to their sums while they are made.
+"""Products that add the gradients of linear layers directly to their sums.
 
-The gradient of such a layer's weight is a product of matrices. Where nothing reads it but its sum
-over the window, the product is added to the sum inside the kernel, so that no gradient is written
-to memory and read again. Up to 256 rows the kernel adds up a whole element before it adds that to
-the sum, and the bits are those of a product and an addition.
+The gradient of a linear layer's weight is a matrix product. If only the sum over the window reads
+it, the kernel adds the product to the sum, so that no gradient is written to memory and read again.
+For up to 256 rows the kernel finishes an element before it adds that element to the sum. The bits
+are then the same as those of a product followed by an addition.
 
-The gradient of the bias is made of the columns of a matrix that the product reads: the left one,
-transposed, where the weight is (outputs, inputs), the right one where it is (inputs, outputs). A
-kernel that copies the left one anyway makes it by the way; alone, it has the same bits
-(`csrc/numerics/gemm/column_sums.h`).
+The gradient of the bias is the sum of the columns of a matrix that the product reads: the left one,
+transposed, for a weight (outputs, inputs), and the right one for a weight (inputs, outputs). A
+kernel that copies the left matrix anyway also sums its columns, with the same bits as a separate
+sum (`csrc/numerics/gemm/column_sums.h`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# Only the engine runs these: they change a sum of the window, which no value of the code stands
-# for. In a graph, `sum` is the name of the weight. The second one returns what the rows of `left`
-# add up to.
+# Only the engine can run these operators, because they change a sum of the window, which is no
+# value of the graph. In a graph, `sum` is the name of the weight. The second overload also returns
+# the sum of each row of `left`.
 torch.library.define(
     "poptorch_emu::add_product", "(Tensor left, Tensor right, int kernel, int sum) -> ()"
 )
@@ -43,10 +43,10 @@ _SUM = aten.sum.dim_IntList
 
 
 def lone_gradients(code: EngineGraph) -> list[tuple[str, fx.Node]]:
-    """Returns weights with their gradients, where these are added to whole float32 sums alone.
+    """Returns weights and gradients for which only a whole float32 sum reads the gradient.
 
-    A running mean changes all of a sum, and a sum of which each replica holds a part is exchanged
-    in each micro-batch.
+    A running mean scales the whole sum at each addition, so it is excluded. A sharded sum is
+    excluded because it is exchanged in each micro-batch.
     """
     config, optimizer = code.config, code.optimizer
     if optimizer is None or optimizer.accum_type != torch.float32 or config.is_running_mean:
@@ -62,7 +62,7 @@ def lone_gradients(code: EngineGraph) -> list[tuple[str, fx.Node]]:
 
 
 def choose_gradient_kernels(code: EngineGraph) -> int:
-    """Names the kernels of those gradients that are products; returns how many."""
+    """Chooses kernels for the gradients that are products; returns the number of products."""
     products = {
         node
         for sink, node in code.graph.results
@@ -72,7 +72,7 @@ def choose_gradient_kernels(code: EngineGraph) -> int:
 
 
 def _choose_kernel(product: fx.Node) -> bool:
-    """Names the kernel, unless it would add with other roundings than a product and an addition."""
+    """Chooses a kernel, unless it would round differently from a product and an addition."""
     left: fx.Node = arguments_of(product).self
     (rows, depth), outputs = left.meta["val"].shape, product.meta["val"].shape[1]
     row = choose(Role.WEIGHT_GRADIENT, rows, depth, outputs)
@@ -83,7 +83,7 @@ def _choose_kernel(product: fx.Node) -> bool:
 
 
 def use_column_sums(code: EngineGraph) -> int:
-    """Changes the sums of the columns that products of gradients read; returns how many."""
+    """Replaces sums of columns that products of gradients read; returns the number replaced."""
     num_changes = 0
     for product in code.graph.fx.find_nodes(op="call_function", target=PRODUCT):
         for columns in (_columns_of(product), arguments_of(product).right):
@@ -96,13 +96,13 @@ def use_column_sums(code: EngineGraph) -> int:
 
 
 def _columns_of(product: fx.Node) -> fx.Node | None:
-    """Returns the matrix whose columns a product of gradients reads as its rows, (depth, n)."""
+    """Returns the matrix (depth, n) whose transpose is the left matrix of a product."""
     left: fx.Node = arguments_of(product).left
     return arguments_of(left).self if left.target is aten.t.default else None
 
 
 def _sums_of(columns: fx.Node) -> list[fx.Node]:
-    """Returns the sums of the columns, or of that which the columns are a view of."""
+    """Returns the column sums of a matrix, or of the tensor that the matrix is a view of."""
     sums = [user for user in columns.users if _is_sum_of_columns(user, columns)]
     whole = columns.args[0] if columns.target in VIEWS else None
     if isinstance(whole, fx.Node) and whole.meta["val"].shape[-1:] == columns.meta["val"].shape[1:]:
@@ -111,7 +111,7 @@ def _sums_of(columns: fx.Node) -> list[fx.Node]:
 
 
 def _is_sum_of_columns(node: fx.Node, summed: fx.Node) -> bool:
-    """Returns whether a node sums a tensor of float32 over all dimensions but the last."""
+    """Returns whether a node sums a float32 tensor over all dimensions except the last."""
     if node.target is not _SUM or node.meta["val"].dtype != torch.float32:
         return False
     num_dims = summed.meta["val"].dim()
@@ -120,8 +120,8 @@ def _is_sum_of_columns(node: fx.Node, summed: fx.Node) -> bool:
 
 
 def _use_column_sums(node: fx.Node, product: fx.Node, columns: fx.Node, code: EngineGraph) -> bool:
-    """Puts the sums behind the product, unless somebody reads them before."""
-    # Mostly a view takes dimensions of length 1 away.
+    """Moves the column sums behind the product, unless an operation before it reads them."""
+    # A view usually removes the dimensions of length 1.
     same = [node] if node.meta["val"].dim() == 1 else []
     same += [user for user in node.users if user.target in VIEWS and _is_row(user)]
     readers = {user for each in (node, *same) for user in each.users if user not in same}
@@ -146,7 +146,7 @@ def _is_row(node: fx.Node) -> bool:
 
 
 def add_products_to_sums(code: EngineGraph) -> int:
-    """Changes products that only their sums read, so that they add to these; returns how many."""
+    """Lets products that only a sum reads add to the sum; returns the number of products."""
     products = [pair for pair in lone_gradients(code) if pair[1].target is PRODUCT]
     for weight, product in products:
         product.args = (*product.args, weight)
@@ -160,7 +160,7 @@ def add_products_to_sums(code: EngineGraph) -> int:
 
 
 def _sums_beside(product: fx.Node, code: EngineGraph) -> fx.Node | None:
-    """Returns the sums of the columns that a product reads, if its segment makes them behind it."""
+    """Returns the column sums of a product's left matrix, if they are computed in its segment."""
     columns = _columns_of(product)
     here = code.placed.port_of[product]
     for user in () if columns is None else columns.users:

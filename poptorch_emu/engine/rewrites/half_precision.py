@@ -1,12 +1,12 @@
-"""Computes in float32 what PyTorch's float16 kernels are slow at, and rounds the results.
+"""Computes in float32 where PyTorch's float16 kernels are slow, and rounds the results.
 
-Products: those kernels add up in float32 and round once, too. Where the processor does not multiply
-float16 numbers, they go number by number, some ten times as long as in float32; where it does, a
-product has to be set up first, and computes as fast as in float32.
+Products: the float16 kernels also accumulate in float32 and round once. On processors without
+float16 multiplication they process single numbers and take about ten times as long as in float32.
+On other processors each product has a set-up time, and then computes as fast as in float32.
 
-Squares and maxima have the same bits in either type. PyTorch's kernels of float32 make a square in
-a tenth of the time, casts included; a pooling has a kernel of ours in float32, where images lie
-channels last.
+Squares and maxima have the same bits in both types. PyTorch's float32 kernels compute a square in a
+tenth of the time, casts included. For max pooling with channels last, the engine has a float32
+kernel of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_POOL = aten.max_pool2d_with_indices.default
 
 
 def widen_half_kernels(code: EngineGraph) -> int:
-    """Changes such operations where they make float16 numbers; returns how many."""
+    """Widens slow operations that return float16 numbers; returns the number of operations."""
     slow = [node for node in code.graph.operations if _may_be_slow(node) and makes_half(node)]
     if any(node.target is _MAX_POOL for node in slow):
         images = images_of(code.graph)
@@ -48,13 +48,13 @@ def widen_half_kernels(code: EngineGraph) -> int:
 
 
 def _may_be_slow(node: fx.Node) -> bool:
-    # Other powers are rounded more than once, or overflow on the way.
+    # Powers other than squares are rounded more than once, or overflow in between.
     is_square = node.target is aten.pow.Tensor_Scalar and bool(arguments_of(node).exponent == 2)
     return is_square or node.target is _MAX_POOL or node.target in _PRODUCTS
 
 
 class _Widener(Widener):
-    """Widens operations of the engine's graph, each on its stage."""
+    """Widens operations of the engine's graph; each one stays on its stage."""
 
     def __init__(self, code: EngineGraph) -> None:
         super().__init__(code.graph, self._rounded_to_half)
@@ -64,7 +64,7 @@ class _Widener(Widener):
         return self._code.placed.port_of[user]
 
     def _cast(self, value: fx.Node, user: fx.Node) -> fx.Node:
-        """Casts what a transposed matrix is a view of, so that one cast serves both."""
+        """Casts the matrix behind a transpose, so that one cast serves both tensors."""
         if value.target is aten.t.default:
             whole = self._widened(arguments_of(value).self, user)
             return self._code.insert(user, aten.t.default, (whole,), wide_fake(value.meta["val"]))

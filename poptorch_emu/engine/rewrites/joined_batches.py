@@ -1,8 +1,8 @@
-"""Whether and how many micro-batches of a window are joined.
+"""Decides whether and how many micro-batches of a window are joined.
 
-The graph and its sizes decide, never stages, replicas or workers: the sum of a gradient over joined
-micro-batches is made in another order than over single ones, and no bit may depend on where they
-run.
+The decision depends on the graph and its sizes only, never on stages, replicas or workers. Joining
+changes the order in which the sum of a gradient is computed, so that otherwise the bits would
+depend on where micro-batches run.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from poptorch_emu.ir.graph import Graph, SinkKind, tensors_of
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.torch_versions import OpOverload
 
-# Bytes of a joined result, on average, up to which joining gives something: what an operation reads
-# and writes is then in the cache of a core.
+# Maximum average size of a joined result in bytes. Up to this size the data of one operation stays
+# in the cache of a core, and joining pays.
 _MOST_BYTES_OF_A_RESULT = 288 * 2**10
-# Bytes of all joined results. Those that wait for backward are memory that nothing else needs.
+# Maximum size of all joined results in bytes. Results that wait for backward need extra memory.
 _MOST_BYTES = 48 * 2**20
-# So many actions are left of a window, for as many workers, and for a stream of results that pauses
-# between them; but for updates of so few bytes, which take less time than to wake a worker.
+# Minimum number of actions in a joined window. With fewer, some workers would have nothing to do,
+# and a stream of results would pause. A small window is exempt, because waking a worker takes
+# longer than running it.
 _FEWEST_ACTIONS = 4
 _BYTES_OF_A_SMALL_WINDOW = 512 * 2**10
-# Of the operations of single micro-batches, the share that may be left.
+# Maximum share of the operations of single micro-batches that may be left after joining.
 _LARGEST_SHARE = 0.75
 
 
 def join_micro_batches(code: EngineGraph) -> int:
-    """Makes the graph that of several micro-batches; returns how many, or 0.
+    """Joins micro-batches of the graph; returns the number of joined micro-batches, or 0.
 
-    Each rewrite behind it sees larger operations, and nothing of micro-batches.
+    Later rewrites see larger operations and do not have to know about micro-batches.
     """
     config = code.config
     window = config.num_micro_batches
     if window == 1 or not _is_joinable(code):
         return 0
-    # What sums have is the same for any number.
+    # The difference of two sizes excludes results that are sums, which do not grow with the number.
     num_bytes = bytes_of_results(joined(code, 2).graph) - bytes_of_results(code.graph)
     is_small = config.is_training and window * num_bytes <= _BYTES_OF_A_SMALL_WINDOW
     fewest = 1 if is_small else _FEWEST_ACTIONS
@@ -53,7 +54,7 @@ def join_micro_batches(code: EngineGraph) -> int:
 
 
 def bytes_of_results(graph: Graph) -> int:
-    """Returns how many bytes all results of a micro-batch have that are no views."""
+    """Returns the size in bytes of all results of a graph, without views."""
     return sum(
         value.nbytes
         for node in graph.operations
@@ -63,13 +64,13 @@ def bytes_of_results(graph: Graph) -> int:
 
 
 def _number_to_join(window: int, num_bytes: int, num_operations: int, fewest: int) -> int:
-    """Returns the largest number that divides a window and keeps the limits.
+    """Returns the largest divisor of a window that keeps the limits.
 
     Args:
-        window: how many micro-batches it has.
-        num_bytes: of all results of one.
-        num_operations: of one.
-        fewest: how many actions are to be left at least.
+        window: number of micro-batches in the window.
+        num_bytes: size of all results of one micro-batch, in bytes.
+        num_operations: number of operations of one micro-batch.
+        fewest: minimum number of actions in the joined window.
     """
     most_bytes = min(_MOST_BYTES, num_operations * _MOST_BYTES_OF_A_RESULT)
     return max(
@@ -81,10 +82,10 @@ def _number_to_join(window: int, num_bytes: int, num_operations: int, fewest: in
 
 
 def _is_joinable(code: EngineGraph) -> bool:
-    """Returns whether nothing outside can tell, apart from the order of sums.
+    """Returns whether joining changes nothing that is visible outside except the order of sums.
 
-    Not where micro-batches write what the next one reads, and where numbers are rounded for each of
-    them.
+    Joining is not possible if a micro-batch reads values that the one before it wrote, or if
+    numbers are rounded in each micro-batch.
     """
     config, optimizer = code.config, code.optimizer
     if config.rounds_stochastically or config.is_running_mean:

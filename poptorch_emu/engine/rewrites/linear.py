@@ -1,10 +1,11 @@
-"""Has linear layers, and other products of training, made by the kernels that the table names.
+"""Replaces linear layers, and other products of training, by the kernels of the table.
 
-PyTorch's product brings a part of the weight into another order in each call. Where a layer reads
-its weight for many products, the weight is packed ahead: once before all calls in inference, and
-once a window in training. The bias is part of the call, also where the model adds it to a product,
-as Keras does; a ReLU behind it is not, since oneDNN's makes 0 of a NaN. Gradients of inputs read
-the weight in another order, so that packing it for them, too, would take as much memory once more.
+PyTorch's product reorders parts of the weight in each call. If a layer reads its weight for many
+products, the weight is packed in advance: once before all calls in inference, and once in each
+window in training. The bias is part of the call, also if the model adds it after a product, as
+Keras does. A ReLU stays a separate operation, because oneDNN's ReLU turns NaN into 0. Gradients of
+inputs read the weight in another order. They use no packed weight, since a second packed copy would
+double the memory.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class _Product:
     """A product of float32 matrices to which a row may be added.
 
     Attributes:
-        node: the operation.
-        left: what is multiplied, [rows, inputs].
-        right: with what, [inputs, outputs].
-        bias: what is added in the same operation, [outputs].
+        node: operation of the graph.
+        left: left matrix, [rows, inputs].
+        right: right matrix, [inputs, outputs].
+        bias: row that the same operation adds, [outputs]; `None` if there is no bias.
     """
 
     node: fx.Node
@@ -51,12 +52,12 @@ class _Product:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Rows, inputs and outputs."""
+        """Numbers of rows, inputs and outputs."""
         return *self.left.meta["val"].shape, self.right.meta["val"].shape[1]
 
 
 def _products(code: EngineGraph) -> Iterator[_Product]:
-    """Yields the products in the order of the graph, which may change one before the next."""
+    """Yields products in graph order; the caller may replace each one before the next is read."""
     for node in code.graph.operations:
         product = _product(node)
         if product is not None:
@@ -76,7 +77,7 @@ def _product(node: fx.Node) -> _Product | None:
 
 
 def add_biases_in_products(code: EngineGraph) -> int:
-    """Makes one operation of each product to which only a bias is added; returns how many."""
+    """Merges a product and the addition of its bias; returns the number of merged products."""
     num_changes = 0
     for total in code.graph.fx.find_nodes(op="call_function", target=aten.add.Tensor):
         arguments = arguments_of(total)
@@ -93,7 +94,7 @@ def add_biases_in_products(code: EngineGraph) -> int:
 
 
 def _is_bias_of(bias: Any, product: Any, code: EngineGraph) -> bool:
-    """Returns whether a fixed row of the product's type is all that is added to it, and alone."""
+    """Returns whether `product` is read only once and `bias` is a fixed row of its type."""
     is_lone = getattr(product, "target", None) is aten.mm.default and len(product.users) == 1
     if not (is_lone and is_single(product) and code.is_fixed(bias)):
         return False
@@ -102,7 +103,7 @@ def _is_bias_of(bias: Any, product: Any, code: EngineGraph) -> bool:
 
 
 def choose_layer_kernels(code: EngineGraph) -> int:
-    """Changes linear layers whose weights are worth packing; returns how many."""
+    """Replaces linear layers whose weights are worth packing; returns the number replaced."""
     packer, is_training = _Packer(code), code.config.is_training
     role = Role.LAYER if is_training else Role.FIXED_LAYER
     num_products = code.config.gradient_accumulation // code.joined if is_training else 1
@@ -117,11 +118,11 @@ def choose_layer_kernels(code: EngineGraph) -> int:
 
 @dataclass(frozen=True)
 class _Weight:
-    """What a layer multiplies with, [outputs, inputs].
+    """The weight of a linear layer, [outputs, inputs].
 
     Attributes:
-        given: of float32 or float16.
-        wide: the same of float32.
+        given: weight as the model stores it, in float32 or float16.
+        wide: the same weight in float32.
     """
 
     given: fx.Node
@@ -136,14 +137,14 @@ def _weight_of(product: _Product, code: EngineGraph) -> _Weight | None:
         wide = arguments_of(right).self
         given = _narrow(wide)
         return _Weight(given, wide) if code.is_fixed(given) else None
-    if code.config.is_training or not code.is_fixed(right):  # A window converts variables alone.
+    if code.config.is_training or not code.is_fixed(right):  # A window packs variables only.
         return None
     turned = _turned_here(right, product, code)
     return _Weight(turned, turned)
 
 
 def _turned_here(right: fx.Node, product: _Product, code: EngineGraph) -> fx.Node:
-    """Returns a fixed matrix transposed, once for all layers of a stage that read it."""
+    """Returns the transpose of a fixed matrix, shared by all layers of a stage that read it."""
     port_of = code.placed.port_of
     for user in right.users:
         is_ours = user.target is aten.t.default and user in code.made
@@ -155,31 +156,31 @@ def _turned_here(right: fx.Node, product: _Product, code: EngineGraph) -> fx.Nod
 
 
 def _narrow(node: fx.Node) -> fx.Node:
-    """Returns the float16 value that a node casts to float32, and other nodes themselves."""
+    """Returns the float16 value that a node casts to float32; any other node itself."""
     if node.target is aten._to_copy.default and is_half(node.all_input_nodes[0]):
         return node.all_input_nodes[0]
     return node
 
 
 class _Packer:
-    """Replaces layers by those of packed weights, of which it makes each once a stage."""
+    """Replaces layers by layers with packed weights; packs each weight once on each stage."""
 
     def __init__(self, code: EngineGraph) -> None:
         self._code = code
         self._packed: dict[tuple[Any, ...], fx.Node] = {}
 
     def change(self, layer: _Product, weight: _Weight, row: Row) -> bool:
-        """Changes a layer; returns whether its weight could be packed."""
+        """Replaces a layer; returns whether its weight could be packed."""
         if row.kernel is Kernel.ONEDNN:
             packed = self._pack(layer, weight, onednn.PACK_LINEAR, weight.wide, layer.sizes[0])
             _replace(layer, onednn.LINEAR, (layer.left, packed, *_onednn_rest(layer)), self._code)
             return True
-        # In training another value would be packed for each micro-batch.
+        # In training, a value other than a variable would be packed again for each micro-batch.
         is_training = self._code.config.is_training
         if is_training and source_of(weight.given).kind is not SourceKind.VARIABLE:
             return False
         rows, _, outputs = layer.sizes
-        # Only MKL packs a weight for a number of rows.
+        # Only MKL packs a weight for a fixed number of rows.
         packed_rows = rows if row.kernel is Kernel.LIBRARY else 1
         numbers = row.kernel.number, packed_rows
         packed = self._pack(layer, weight, _PACK, weight.given, *numbers)
@@ -192,14 +193,14 @@ class _Packer:
         if key not in self._packed:
             value = weight.wide.meta["val"]
             packing = self._packed[key] = self._code.insert(layer.node, target, args, value)
-            # What is wished for the layer is not for the weight.
+            # Checkpoint and recomputation marks of the layer do not apply to its packed weight.
             record = replace(record_of(packing), is_checkpoint=False, recomputed_call=0)
             packing.meta["record"] = record
         return self._packed[key]
 
 
 def choose_product_kernels(code: EngineGraph) -> int:
-    """Changes products that something else makes faster than PyTorch's; returns how many."""
+    """Replaces products for which another kernel is faster than PyTorch's; returns their number."""
     num_changes = 0
     for product in _products(code):
         row = choose(Role.PRODUCT, *product.sizes)
@@ -215,7 +216,7 @@ def choose_product_kernels(code: EngineGraph) -> int:
 
 
 def use_kernel(node: fx.Node, kernel: Kernel) -> None:
-    """Has a kernel of the engine's make a product, `aten.mm`."""
+    """Lets a kernel of the engine compute the product `node`, an `aten.mm`."""
     product = _product(node)
     assert product is not None
     _use_kernel(product, kernel)
@@ -231,14 +232,14 @@ def _use_onednn(product: _Product, code: EngineGraph) -> bool:
     left, right = product.left.meta["val"], product.right.meta["val"]
     if not (left.is_contiguous() and (right.is_contiguous() or right.t().is_contiguous())):
         return False
-    # oneDNN takes the weight of a linear layer, [outputs, inputs].
+    # oneDNN expects the weight of a linear layer, [outputs, inputs].
     weight = code.insert(product.node, aten.t.default, (product.right,), right.t())
     _replace(product, onednn.LINEAR, (product.left, weight, *_onednn_rest(product)), code)
     return True
 
 
 def _onednn_rest(product: _Product) -> tuple[Any, ...]:
-    """Returns the other arguments: the bias, and no operation that follows."""
+    """Returns the remaining arguments: the bias, and no operation fused after the product."""
     return product.bias, "none", [], ""
 
 

@@ -1,8 +1,8 @@
-"""Leaves out operations that change no number, and computes more numbers ahead.
+"""Removes operations that change no number, and computes single numbers at compile time.
 
-Keras writes losses so that they hold for any number of samples: they are divided by a number that
-is chosen where it is not 0, and multiplied by 1. Each operation on one number takes the engine as
-long as one on a thousand. The machine's graph keeps them.
+Keras writes losses for any number of samples. For example, a loss is divided by a number that is
+selected where it is not 0, and then multiplied by 1. The engine needs as long for an operation on
+one number as for one on a thousand. The machine's graph keeps these operations.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from poptorch_emu.passes.simplify import has_same_metadata, remove_dead
 
 aten = torch.ops.aten
 
-# What leaves every number as it is, with the number that does so. A sum with 0 makes 0 of -0.
+# Operators with the operand that leaves every number unchanged. `add` is missing: -0 plus 0 is 0.
 _UNCHANGED_BY = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.sub.Tensor: 0}
 _SAME_SHAPE = {aten.expand.default, aten.view.default}
-# What these return depends on the metadata of their argument alone.
+# Operators whose result depends on the metadata of their argument only.
 _LIKE = {aten.full_like.default, aten.ones_like.default, aten.zeros_like.default}
 
 
 def leave_out_neutral_operations(code: EngineGraph) -> int:
-    """Takes values that operations only hand on or choose in their place; returns how many."""
+    """Replaces results of neutral operations by existing values; returns the number replaced."""
     num_changes = 0
     for node in code.graph.operations:
         value = _handed_on(node) or _chosen(node, code) or _number(node, code)
@@ -39,7 +39,7 @@ def leave_out_neutral_operations(code: EngineGraph) -> int:
 
 
 def _handed_on(node: fx.Node) -> fx.Node | None:
-    """Returns the value that an operation returns as it is."""
+    """Returns the argument that an operation returns unchanged, or `None`."""
     if node.target in _UNCHANGED_BY:
         number = arguments_of(node).other
         if isinstance(number, fx.Node) or number != _UNCHANGED_BY[node.target]:
@@ -51,7 +51,7 @@ def _handed_on(node: fx.Node) -> fx.Node | None:
 
 
 def _chosen(node: fx.Node, code: EngineGraph) -> fx.Node | None:
-    """Returns the value that a constant chooses, if it has the metadata of the result."""
+    """Returns the value that a constant selects in `where`, if it has the result's metadata."""
     if node.target is not aten.where.self:
         return None
     arguments = arguments_of(node)
@@ -69,15 +69,15 @@ def _constant(node: fx.Node, code: EngineGraph) -> torch.Tensor | None:
 
 
 def _number(node: fx.Node, code: EngineGraph) -> fx.Node | None:
-    """Returns a constant for a number that depends on constants alone, or on the type of another.
+    """Returns a constant for a number that depends only on constants or on the type of a value.
 
-    Larger constants are not made: to read them from memory would take longer.
+    Larger constants are not created, because reading them from memory would take longer.
     """
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor) or value.dim() > 0 or is_random(node):
         return None
     known = {each: _constant(each, code) for each in node.all_input_nodes}
-    # Between phases, the memory plan counts the number whose type is asked for.
+    # In phased execution the memory plan counts the argument of these operators, so they stay.
     if node.target in _LIKE and not code.config.strategy.is_phased:
         known = {each: torch.empty((), dtype=value.dtype) for each in known}
     is_ours = node.target.namespace == "aten"  # type: ignore[union-attr]

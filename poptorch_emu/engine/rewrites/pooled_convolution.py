@@ -1,9 +1,10 @@
-"""Convolutions of few channels in inference, with the max pooling and the ReLU behind them.
+"""Runs convolutions of few channels together with the max pooling and the ReLU after them.
 
-The first layers of a network read images of few channels. oneDNN is nearly twice as fast at them
-where it writes blocks of channels, and a pooling reads these as well as any layout
-(`csrc/ops/pooled_convolution.cpp`). Where the operations are on several stages, the convolution's
-does all of it. A ReLU may stand before or behind the pooling, which changes no number; a NaN stays.
+The first layers of a network read images with few channels. For these, oneDNN is nearly twice as
+fast if it writes blocks of channels, and a pooling reads blocks as fast as any other layout
+(`csrc/ops/pooled_convolution.cpp`). If the operations are on several stages, the convolution's
+stage computes all of them. A ReLU may come before or after the pooling, because the order changes
+no number; a NaN stays NaN. This rewrite applies to inference.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ aten = torch.ops.aten
 
 _POOLED: OpOverload = torch.ops.poptorch_emu.pooled_convolution.default
 _MAX_POOL = aten.max_pool2d_with_indices.default
-# Of images that oneDNN reads as they are.
+# Maximum number of input channels for which oneDNN reads images in their given layout.
 _MOST_INPUT_CHANNELS = 15
-# The results of more are as fast channels last, and more than a fraction of them is written.
+# Maximum number of output channels. With more, channels last is as fast, and the writes cost more.
 _MOST_OUTPUT_CHANNELS = 32
-# Assumed: with fewer multiplications, PyTorch's tensors of oneDNN's kind cost more than they give.
-# An image of MNIST has 144,000 in the first convolution (10 channels of 24 x 24, windows of 5 x 5).
+# Assumed: below this number of multiplications, wrapping tensors for oneDNN costs more time than it
+# saves. For example, the first convolution of MNIST has 144,000 in an image (10 channels of 24 x
+# 24, 5 x 5 windows).
 _FEWEST_MULTIPLICATIONS = 2**23
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """A convolution and what follows it; `last` is what others read."""
+    """A convolution and the operations after it; others read only the result of `last`."""
 
     convolution: fx.Node
     pooling: fx.Node
@@ -43,7 +45,7 @@ class _Chain:
 
 
 def pool_convolutions(code: EngineGraph) -> int:
-    """Changes convolutions whose results are pooled and read nowhere else; returns how many."""
+    """Replaces convolutions of which only a pooling reads the result; returns their number."""
     if not runs_here():
         return 0
     found = code.graph.fx.find_nodes(op="call_function", target=aten.convolution.default)
@@ -55,7 +57,7 @@ def pool_convolutions(code: EngineGraph) -> int:
 
 
 def runs_here() -> bool:
-    """Returns whether this processor has vectors of the width of a block."""
+    """Returns whether this processor has vectors as wide as a block of channels."""
     here = this_processor()
     return here.has_onednn and here.vector_bits == 512
 
@@ -75,13 +77,13 @@ def _is_for_us(node: fx.Node, code: EngineGraph) -> bool:
 
 
 def _chain(convolution: fx.Node) -> _Chain | None:
-    """Returns what follows a convolution, if that is pooled and nobody reads more of it."""
+    """Returns a convolution with its pooling and ReLU; `None` if other operations read between."""
     relu = _only_user(convolution, aten.relu.default)
     pooling = _only_user(relu or convolution, _MAX_POOL)
     if pooling is None:
         return None
     results = [result for result in pooling.users if result.users]
-    if [result.args[1] for result in results] != [0]:  # Somebody reads where the maxima are.
+    if [result.args[1] for result in results] != [0]:  # The indices are read.
         return None
     (maxima,) = results
     behind = _only_user(maxima, aten.relu.default)
@@ -90,7 +92,7 @@ def _chain(convolution: fx.Node) -> _Chain | None:
 
 
 def _only_user(node: fx.Node, target: OpOverload) -> fx.Node | None:
-    """Returns the only reader of a value, if it is such an operation."""
+    """Returns the only user of a value, if it calls `target`; otherwise `None`."""
     if len(node.users) != 1:
         return None
     (user,) = node.users

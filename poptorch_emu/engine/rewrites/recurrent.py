@@ -1,8 +1,8 @@
-"""Takes the gradient of a recurrent layer's last output as that of its final state.
+"""Passes the gradient of a recurrent layer's last output as the gradient of its final state.
 
-Programs often read the last step of a layer alone. Its gradient is zero for all others: the engine
-would fill a whole sequence with zeros and add them up. The last output is the final state, whose
-gradient the layer takes by itself.
+Programs often read only the last step of a layer. The gradient of all other steps is then zero, but
+the engine would fill a whole sequence with zeros and add it. The last output is the same value as
+the final state, and the layer's backward accepts a gradient of that state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BACKWARD = torch.ops.poptorch_emu.rnn_layer_backward.default
 
 
 def take_last_steps(code: EngineGraph) -> int:
-    """Changes gradients of layers of which only the last step was read; returns how many."""
+    """Replaces gradients of layers of which only the last step is read; returns their number."""
     changed = 0
     for backward in list(code.graph.fx.find_nodes(op="call_function", target=_BACKWARD)):
         gradient = _gradient_of_last_step(backward)
@@ -37,7 +37,7 @@ def take_last_steps(code: EngineGraph) -> int:
 
 
 def _gradient_of_last_step(backward: fx.Node) -> fx.Node | None:
-    """Returns the gradient (batch, size) of the last step taken, if all others are zero."""
+    """Returns the gradient (batch, size) of the last time step, if all other steps have none."""
     layer = arguments_of(backward)
     whole, steps_dim = layer.grad_output, 0
     if not isinstance(whole, fx.Node):

@@ -1,8 +1,8 @@
-"""The rewrites of the engine's graph: which there are, when, and in which order.
+"""Table of the rewrites of the engine's graph, with their conditions and their order.
 
-Each one is a function that changes an `EngineGraph` and returns how many places it changed. The
-machine's graph stays as it is. The graph, its sizes and the processor decide, whatever the stages,
-so that no bit depends on where a stage ends.
+A rewrite is a function that changes an `EngineGraph` and returns the number of changes. The
+machine's graph stays unchanged. Rewrites depend on the graph, its sizes and the processor, never on
+the stages, so that no bit depends on the end of a stage.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from poptorch_emu.passes.simplify import remove_dead
 
 
 class When(Enum):
-    """In which programs a rewrite takes place.
+    """Programs to which a rewrite applies.
 
-    Where floating-point numbers are checked after each operation, operations stay as they are; what
-    is left to a sum is none. In inference they stay, too, where they are rounded at random.
+    If floating-point numbers are checked after each operation, only `ALWAYS` applies: a gradient
+    that is left to a sum is no operation of a segment. In inference, the same holds for stochastic
+    rounding.
     """
 
     TRAINING = "training"
@@ -54,7 +55,7 @@ class When(Enum):
     ALWAYS = "always"
 
     def holds(self, config: CompileConfig) -> bool:
-        """Returns whether a program of this configuration is rewritten."""
+        """Returns whether programs of this configuration are rewritten."""
         if self is When.ALWAYS:
             return True
         if not config.is_training:
@@ -67,10 +68,10 @@ class Rewrite:
     """A rewrite of the engine's graph.
 
     Attributes:
-        apply: changes the graph, and returns how many places.
-        when: in which programs.
-        after: those that must have run before it.
-        why: the reason for this order.
+        apply: function that changes the graph and returns the number of changes.
+        when: programs to which the rewrite applies.
+        after: rewrites that must run before this one.
+        why: reason for the order.
     """
 
     apply: Callable[[EngineGraph], int]
@@ -162,7 +163,7 @@ REWRITES = (
 
 
 def rewrite(code: EngineGraph) -> int:
-    """Changes a graph by all rewrites that its program may have; returns how many places."""
+    """Applies all rewrites that the program may have; returns the number of changes."""
     num_changes = 0
     for each in REWRITES:
         if each.when.holds(code.config):
