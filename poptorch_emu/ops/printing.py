@@ -1,4 +1,4 @@
-"""Prints tensors while a model runs."""
+"""Printing of tensors while a model runs."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def ipu_print_tensor(
 ) -> torch.Tensor:
     """Returns `tensor`, and prints it on standard error whenever the model computes it (exact).
 
-    One text is printed for each micro-batch and replica; none if the returned tensor is not used.
-    Outside a trace nothing is printed.
+    One text is printed for each micro-batch and replica; nothing if the result is not used or
+    outside a trace.
 
     Args:
-        tensor: any shape.
-        title: what stands before the values; by default a name is made.
-        print_gradient: in training, also print the gradient, as "<title>_gradient".
-        summarise_threshold: with more elements than this only the ends of long axes are shown.
-        edge_items: how many elements at each end.
-        max_line_width: in characters; rows are broken there and go on two blanks further in.
-        digits: significant ones, of the largest number in fixed form.
+        tensor: tensor of any shape.
+        title: text before the values; by default a generated name.
+        print_gradient: whether to print the gradient in training, too, as "<title>_gradient".
+        summarise_threshold: number of elements above which only the ends of long axes are shown.
+        edge_items: number of elements shown at each end.
+        max_line_width: longest line in characters; longer rows continue two blanks further in.
+        digits: number of significant digits, in fixed form those of the largest number.
         float_format: "auto", "fixed", "scientific" or "none" (six significant digits).
-        separator: between the elements of a row, which is on a line of its own.
-        open_bracket: before each row; of further axes on a line of its own.
-        close_bracket: after each row, likewise.
+        separator: text between the elements of a row, which is on a line of its own.
+        open_bracket: text before each row; for further axes, on a line of its own.
+        close_bracket: text after each row; for further axes, on a line of its own.
 
     Raises:
         Error: the argument is not a tensor.
-        KeyError: there is no such format.
+        KeyError: `float_format` is unknown.
     """
     if not isinstance(tensor, torch.Tensor):
         raise make_error(
@@ -70,7 +70,7 @@ def ipu_print_tensor(
 
 
 class _Print(torch.autograd.Function):
-    """Prints the value in forward and, if asked, the gradient in backward."""
+    """Prints the value in forward and, if requested, the gradient in backward."""
 
     @staticmethod
     def forward(

@@ -21,9 +21,9 @@ def serializedMatMul(
     Args:
         lhs: (..., rows, reduced).
         rhs: (..., reduced, columns).
-        mode: which axis is cut: rows, reduced or columns; or none.
-        factor: the number of parts, a divisor of that axis; 0 leaves the product whole.
-        keep_precision: add the parts of a cut reduced axis in float32.
+        mode: axis that is cut: rows, reduced or columns; or none.
+        factor: number of parts, a divisor of that axis; 0 leaves the product whole.
+        keep_precision: whether parts of a cut reduced axis are added in float32.
 
     Raises:
         AssertionError: an argument has the wrong type.

@@ -1,4 +1,4 @@
-"""Slices of fixed size that begin where a tensor says."""
+"""Slices of fixed size whose start is a tensor."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from poptorch_emu.trace.dynamic_slices import check_extent, check_size, check_st
 def dynamic_slice(
     tensor: torch.Tensor, dim: int, start: torch.Tensor, size: int, step: int
 ) -> torch.Tensor:
-    """Returns `size` positions of an axis from `start` on, every `step`-th of them (exact).
+    """Returns every `step`-th of the `size` positions of an axis that begin at `start` (exact).
 
-    On the device a slice that passes the end goes on at the beginning; outside a trace it is an
-    ordinary slice, which ends there.
+    On the device, a slice beyond the end continues at the beginning; outside a trace it ends
+    there, as an ordinary slice does.
 
     Args:
-        tensor: at least one axis.
-        dim: which axis.
+        tensor: tensor with one axis or more.
+        dim: axis of the slice.
         start: integer tensor of one element.
-        size: extent of the slice before steps are taken; a factor of the axis.
-        step: distance of the positions taken.
+        size: extent of the slice before steps are taken; a divisor of the size of the axis.
+        step: distance between the selected positions.
 
     Raises:
         Error: an argument has the wrong type, or the slice does not fit the axis.
@@ -53,14 +53,14 @@ def dynamic_update(
 ) -> torch.Tensor:
     """Returns `input` with `size` positions of an axis, from `start` on, taken from `src` (exact).
 
-    On the device an update that passes the end goes on at the beginning.
+    On the device, an update beyond the end continues at the beginning.
 
     Args:
-        input: at least one axis; is not changed.
-        src: as many axes and the type of `input`; `size` long in axis `dim`.
-        dim: which axis.
+        input: tensor with one axis or more, which is not changed.
+        src: tensor with the number of axes and the dtype of `input`, of size `size` in axis `dim`.
+        dim: axis of the update.
         start: integer tensor of one element.
-        size: number of positions; unlike that of a slice it need not be a factor of the axis.
+        size: number of positions; unlike for a slice it need not divide the size of the axis.
 
     Raises:
         Error: an argument has the wrong type, or the update does not fit the axis.

@@ -1,6 +1,6 @@
-"""`poptorch.options`: what the user can ask for, in PopTorch's spelling.
+"""`poptorch.options`: the options of a model, in PopTorch's spelling.
 
-Floor 9. Private names are here because programs reach for them.
+The module also exports some private names, because programs use them.
 """
 
 from poptorch_emu.errors import ConfigFileError

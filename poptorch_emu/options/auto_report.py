@@ -1,4 +1,4 @@
-"""The options of Poplar's reports: what `POPLAR_ENGINE_OPTIONS` and `Options` ask for."""
+"""Options of Poplar's reports, from `POPLAR_ENGINE_OPTIONS` and `Options`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poptorch_emu.environment import object_of
 from poptorch_emu.errors import make_error
 
 _VARIABLE = "POPLAR_ENGINE_OPTIONS"
-# Any of these makes a report; which parts it has does not depend on them.
+# Each of these switches enables a report; its contents are the same for all of them.
 _SWITCHES = (
     "autoReport.all",
     "autoReport.outputGraphProfile",
@@ -20,13 +20,13 @@ _EXAMPLE = '{"autoReport.all": "true", "autoReport.directory": "./report"}'
 
 
 def report_directory(engine_options: Mapping[str, str]) -> str | None:
-    """Returns where a report is to be written, `None` if none is asked for.
+    """Returns the directory of the report that was requested; `None` if there is none.
 
     Args:
-        engine_options: of the user's `Options`; the environment wins over them.
+        engine_options: engine options of the user's `Options`; the environment overrides them.
 
     Raises:
-        Error: the environment's options are no JSON object, or one of them has no such value.
+        Error: the environment's options are not a JSON object, or a value is invalid.
     """
     environment = _environment_options()
     asked = {**engine_options, **environment}
@@ -41,7 +41,7 @@ def _is_true(value: object) -> bool:
 
 
 def _environment_options() -> dict[str, object]:
-    # None of the other options means anything here.
+    # Options other than those of reports are ignored.
     if "autoReport" not in os.environ.get(_VARIABLE, ""):
         return {}
     options = object_of(_VARIABLE, _EXAMPLE)

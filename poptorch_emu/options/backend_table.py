@@ -1,7 +1,7 @@
-"""Which options of the layer below PopTorch exist, and the kind of value that each takes.
+"""Names and kinds of the options of the layer below PopTorch.
 
-Data only, read by `popart.py`. The second paragraph of a kind, where there is one, holds the names
-that PopTorch writes itself.
+`popart.py` reads this data. If a kind has a second paragraph, it lists options that PopTorch
+itself writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a value is to the backend, in the words of its errors."""
+    """The kind of a value in the backend, as its error messages name it."""
 
     BOOL = "bool"
     UINT64 = "uint64"
@@ -61,7 +61,7 @@ _UINT64_OF_UNKNOWN_RANGE = """
     mergeVarUpdate subgraphCopyingStrategy
     automaticLossScalingSettings.gradientTensorTrackingMethod
 """
-"""Enumerations of the backend whose number of members is not documented: any is accepted."""
+"""Enumerations of the backend with an undocumented number of members: any value is accepted."""
 
 ENUM_OF_OPTION: dict[str, tuple[str, int]] = {
     "autoRecomputation": ("RecomputationType", 5),
@@ -103,7 +103,7 @@ OPTIONS_OF_KIND: dict[Kind, frozenset[str]] = {
 }
 
 TENSOR_LOCATIONS = frozenset({"activation", "weight", "optimizer", "accumulator"})
-"""What follows "location_" in the name of an option."""
+"""Names of options without their prefix "location_"."""
 
 TENSOR_LOCATION_OPTIONS = frozenset(
     """

@@ -1,7 +1,7 @@
-"""What all option objects share: named, typed values that can be frozen, copied and printed.
+"""Base classes of option objects: named, typed values that can be frozen, copied and printed.
 
-Public names are values, kept in one dictionary; names that start with "_" are plain attributes.
-It knows no option by name.
+Public names are values in one dictionary; names that start with "_" are plain attributes. The
+module knows no option by name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from poptorch_emu.near_names import nearest
 from poptorch_emu.options.old_names import note_old_name
 
 Self = TypeVar("Self", bound="Freezable")
-# Of all groups of options: the name of a method, and how a program writes it.
+# Method name -> how a program writes it, such as "options.Training.gradientAccumulation".
 _WRITTEN: dict[str, str] = {}
 
 
 @cache
 def note_accepted(option: str) -> None:
-    """Logs once in a process that `option` has no effect here."""
+    """Logs once in each process that `option` has no effect here."""
     logger.info("%s is accepted and recorded; it has no effect on virtual IPUs.", option)
 
 
 def require_type(value: object, expected: type, parameter: str) -> None:
-    """Raises `AssertionError` unless `value` is an `expected`."""
+    """Raises `AssertionError` unless `value` is an instance of `expected`."""
     if not isinstance(value, expected):
         raise AssertionError(
             f"{parameter} must be of type {expected.__name__}, but {value!r} is of type "
@@ -38,7 +38,7 @@ def require_type(value: object, expected: type, parameter: str) -> None:
 
 
 def _member_meant(value: object, expected: type) -> str:
-    """Returns which member of an enumeration a text names, as a sentence."""
+    """Returns a hint that names the member of an enumeration for which a text stands."""
     if not issubclass(expected, Enum):
         return ""
     name = str(value).rpartition(".")[2]
@@ -47,10 +47,10 @@ def _member_meant(value: object, expected: type) -> str:
 
 
 def merge(into: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Adds `values` to `into`, which it returns.
+    """Adds `values` to `into` and returns `into`.
 
     Raises:
-        AssertionError: both have a key.
+        AssertionError: a key is in both dictionaries.
     """
     common = sorted(into.keys() & values.keys())
     require(
@@ -73,7 +73,7 @@ class Freezable:
         super().__setattr__(name, value)
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """Returns a deep copy that can be changed, also where the original is frozen."""
+        """Returns a deep copy that can be changed, even if the original is frozen."""
         duplicate = self.__class__.__new__(self.__class__)
         memo[id(self)] = duplicate
         duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
@@ -95,7 +95,7 @@ class Freezable:
 
 
 class _WithOldNames(type):
-    """The class of classes that answer to names of an older release, without listing them."""
+    """Metaclass that finds names of an older release on a class, without listing them."""
 
     _old_names: Mapping[str, str]
 
@@ -106,26 +106,26 @@ class _WithOldNames(type):
 
 
 class OptionsDict(Freezable, metaclass=_WithOldNames):
-    """Named values that are read, and set with a check of their type, as attributes (exact).
+    """Named values that are read and set as attributes, with a check of their type (exact).
 
-    A subclass creates its private attributes *before* it calls this constructor; afterwards no
-    new one may appear.
+    A subclass creates its private attributes *before* it calls this constructor; new private
+    attributes are rejected afterwards.
     """
 
     _values: dict[str, Any]
-    _chosen: set[str]  # Options that somebody set, even if to their defaults.
+    _chosen: set[str]  # Options that the user set, even if to their defaults.
 
-    # Name in an older release -> attribute that does its work.
+    # Name in an older release -> attribute that replaces it.
     _old_names: ClassVar[Mapping[str, str]] = {}
-    # How a program writes this group; "" for what is no group of the options.
+    # Expression for this group in a program; "" if the class is not a group of options.
     _path: ClassVar[str] = ""
 
     def __init_subclass__(cls, path: str = "", **rest: Any) -> None:
-        """Notes where a program finds what a group of options has.
+        """Registers how a program writes each method of a group of options.
 
         Args:
-            path: such as "options.Training".
-            rest: for other base classes.
+            path: expression for the group, such as "options.Training".
+            rest: arguments of other base classes.
         """
         super().__init_subclass__(**rest)
         cls._path = path or cls._path
@@ -133,7 +133,7 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
             _WRITTEN.update((name, f"{path}.{name}") for name in _public(cls, OptionsDict))
 
     def __init__(self, **default_values: Any) -> None:
-        """Starts with `default_values`, whose types are the types allowed from now on."""
+        """Stores `default_values`; each option accepts only values of its default's type."""
         self.__dict__["_is_frozen"] = False
         self.__dict__["_values"] = default_values
         self.__dict__["_chosen"] = set()
@@ -143,7 +143,7 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
 
         Raises:
             AttributeError: the options are frozen.
-            AssertionError: there is no such option, or the value is not of its type.
+            AssertionError: an option is unknown, or a value has another type than the option.
         """
         for name, value in values.items():
             self._check_unfrozen()
@@ -162,7 +162,7 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
             self._chosen.add(name)
 
     def createOrSet(self, **values: Any) -> None:
-        """Sets options (exact); those that do not exist yet are created, whatever their type."""
+        """Sets options (exact). Options that do not exist yet are created with any type."""
         for name, value in values.items():
             if self.exists(name):
                 self.set(**{name: value})
@@ -171,15 +171,15 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
                 self._values[name] = value
 
     def exists(self, key: str) -> bool:
-        """Returns whether there is an option `key` (exact)."""
+        """Returns whether the option `key` exists (exact)."""
         return key in self._values
 
     def deleteIfExists(self, key: str) -> None:
-        """Removes the option `key` where there is one (exact)."""
+        """Removes the option `key` if it exists (exact)."""
         self._values.pop(key, None)
 
     def update(self, other: dict[str, Any]) -> dict[str, Any]:
-        """Adds all to `other` and returns it (exact); a key in both is an `AssertionError`."""
+        """Adds all options to `other` and returns it (exact); raises if a key is in both."""
         return merge(other, self._values)
 
     def toDict(self) -> dict[str, Any]:
@@ -208,9 +208,9 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
         return values[name]
 
     def _meant(self, name: str, values: Mapping[str, Any]) -> str:
-        """Returns which option was probably meant, of this group or of another one.
+        """Returns a sentence that names the option that was probably meant; "" if none is near.
 
-        A sentence after a blank; "" if none is near.
+        The option may belong to another group.
         """
         own = dict.fromkeys([*_public(type(self), Freezable), *values])
         written = {each: f"{self._path}.{each}".lstrip(".") for each in own}
@@ -223,7 +223,7 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
         return f" Did you mean {text}?"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an option, or a private attribute that exists."""
+        """Sets an option, or an existing private attribute."""
         self._check_unfrozen()
         is_under_construction = "_values" not in self.__dict__
         if not name.startswith("_"):
@@ -251,5 +251,5 @@ def format_fields(type_name: str, fields: dict[str, Any]) -> str:
 
 
 def _public(cls: type, base: type) -> list[str]:
-    """Returns the public names of a class that `base` does not have."""
+    """Returns the public names of a class that `base` does not define."""
     return [name for name in dir(cls) if not name.startswith("_") and not hasattr(base, name)]

@@ -1,4 +1,4 @@
-"""The bar that shows how far a compilation is, and the clock beside it."""
+"""Progress bar of a compilation, and the time that the compilation took."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from poptorch_emu.runtime.progress import write_plain_line
 
 
 class ProgressBar:
-    """Shows the progress of one compilation after the other on stderr, if that is a terminal.
+    """Shows the progress of one compilation after another on stderr, if that is a terminal.
 
-    Elsewhere there is a line for each that has ended.
+    Otherwise it writes a line at the end of each compilation.
 
     Attributes:
-        compilation_seconds: how long the last one took; `None` before the first has ended.
+        compilation_seconds: duration of the last compilation; `None` before the first one ends.
     """
 
     def __init__(self) -> None:
-        """Shows nothing yet."""
+        """Creates the object without showing a bar."""
         self.compilation_seconds: float | None = None
         self._start_seconds = 0.0
         self._bar: tqdm | None = None

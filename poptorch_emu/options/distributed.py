@@ -1,4 +1,4 @@
-"""`Options.Distributed`: which process of how many this is."""
+"""`Options.Distributed`: index and number of processes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from poptorch_emu.options.base import OptionsDict
 class _DistributedOptions(OptionsDict, path="options.Distributed"):
     """Options of a run in several processes (exact).
 
-    The defaults come from OpenMPI's environment. A model that trains joins the other processes when
-    it gets its device.
+    Defaults come from OpenMPI's environment. A training model joins the other processes when it
+    attaches to its device.
     """
 
     def __init__(self) -> None:
@@ -23,17 +23,17 @@ class _DistributedOptions(OptionsDict, path="options.Distributed"):
         return self.configureProcessId(0, 1)
 
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> _DistributedOptions:
-        """Reads count and id from environment variables, 1 and 0 where they are not set (exact).
+        """Reads number and id of processes from environment variables; defaults 1, 0 (exact).
 
         Raises:
-            Error: a variable is no such number.
+            Error: a variable is not an integer, or is too small.
         """
         return self.configureProcessId(
             integer_of(var_process_id, 0, at_least=0), integer_of(var_num_processes, 1, at_least=1)
         )
 
     def configureProcessId(self, process_id: int, num_processes: int) -> _DistributedOptions:
-        """Sets both by hand (exact)."""
+        """Sets the id of this process and the number of processes (exact)."""
         self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
         return self
 
@@ -44,5 +44,5 @@ class _DistributedOptions(OptionsDict, path="options.Distributed"):
 
     @property
     def numProcesses(self) -> int:
-        """How many processes there are (exact)."""
+        """The number of processes (exact)."""
         return int(self.num_distributed_processes)

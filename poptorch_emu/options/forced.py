@@ -1,4 +1,4 @@
-"""Backend options that PopTorch sets by itself, and what those hear who set them otherwise."""
+"""Backend options that PopTorch sets itself, and warnings about other values from the user."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from poptorch_emu.config import StrategyKind
 from poptorch_emu.log import compiler_logger
 from poptorch_emu.options.options import Options
 
-# Source: PopART's enumerations, by number.
+# Values of PopART's enumerations `RecomputationType` and `VirtualGraphMode`.
 _PIPELINE_RECOMPUTATION = 3
 _MANUAL_VIRTUAL_GRAPH, _EXECUTION_PHASES = 1, 3
 
 
 def warn_about_forced(options: Options, executable: Executable) -> None:
-    """Warns of each backend option that the user set to another value than PopTorch would."""
+    """Warns about each backend option whose value differs from the one that PopTorch sets."""
     for name, wanted in _wanted(executable).items():
         chosen = options._Popart.options.get(name, wanted)
         if chosen != wanted and name not in options._Popart.by_front_end:

@@ -1,4 +1,4 @@
-"""From the user's `Options` to the `CompileConfig` of the floors below, the only place of that."""
+"""Conversion of the user's `Options` to the `CompileConfig` that all lower layers read."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from poptorch_emu.trace import strict
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
-# Remembered from PopART: of the schedules of an update this is the default; others let the IPUs of
-# a replica overlap.
+# Value of the default schedule of an update (`AccumulateOuterFragmentSchedule`), remembered from
+# PopART. Other schedules let the IPUs of a replica run their updates at the same time.
 _SERIAL_UPDATE = 1
 
 
 def freeze(
     options: Options, *, is_training: bool, weight_groups: tuple[WeightGroups, ...] = ()
 ) -> CompileConfig:
-    """Returns what `options` ask of a compilation.
+    """Returns the configuration of a compilation that `options` describe.
 
     Args:
-        options: the user's.
+        options: options of the user.
         is_training: whether the model is trained.
-        weight_groups: what `replicaGrouping` asked for.
+        weight_groups: groups of replicas with different weights, from `replicaGrouping`.
 
     Raises:
-        AssertionError: no output mode was picked.
-        Error: the backend does not know an option, or its value is out of range.
+        AssertionError: no output mode was chosen.
+        Error: the backend does not know an option, or a value is out of range.
         ValueError: a count is below 1, or the input groups do not divide the replicas.
     """
     validate_options(options.toDict())
@@ -99,13 +99,13 @@ def freeze(
 
 
 def _broadcast_buffers(options: Options) -> bool | None:
-    """Returns what the user said; in strict mode the default counts as said."""
+    """Returns the option if the user set it; in strict mode the default counts as set."""
     is_said = "broadcast_buffers" in options._chosen or strict.raises_errors()
     return options.broadcast_buffers if is_said else None
 
 
 def _sharding(options: Options) -> ShardingConfig:
-    """Returns from how many elements on each kind of tensor is cut over the replicas."""
+    """Returns, for each kind of tensor, the number of elements above which replicas shard it."""
     locations = options.TensorLocations
 
     def threshold(kind: str) -> int | None:
@@ -124,16 +124,16 @@ def _sharding(options: Options) -> ShardingConfig:
 
 
 def _is_running_mean(options: Options) -> bool:
-    """Returns whether accumulators hold a running mean; a sum has none."""
+    """Returns whether accumulators hold a running mean, which sums never do."""
     is_mean = options.Training.accumulation_and_replication_reduction_type == ReductionType.Mean
     return is_mean and has_running_mean(options)
 
 
 def check_counts(options: Options) -> None:
-    """Checks the numbers that batches are multiplied by.
+    """Checks the numbers that multiply the size of a batch.
 
     Raises:
-        ValueError: one is less than 1.
+        ValueError: a number is less than 1.
     """
     _count("deviceIterations", options.device_iterations)
     _count("replicationFactor", options.replication_factor)

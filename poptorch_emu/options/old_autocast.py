@@ -1,7 +1,7 @@
-"""`poptorch.autocast` and `poptorch.autocasting` of PopTorch 2: each operation chooses its type.
+"""`poptorch.autocast` and `poptorch.autocasting` of PopTorch 2, which cast inputs of operations.
 
-PopTorch 3 has no such names; programs that still use them find them here. What is cast where is a
-policy: lists of functions and modules.
+PopTorch 3 has no such names; programs that still use them find them here. A policy lists the
+functions and modules that are cast to each dtype.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS
 
 Operation = str | type | Callable[..., Any]
 
-# The reference's own lists are not published. These follow what float16 is good for: products are
-# summed in float32 whatever their type, while sums of many terms and exponentials overflow.
+# The lists of the reference are not published. These lists follow the range of float16: products
+# are summed in float32 in any case, but sums of many terms and exponentials overflow.
 _FP16: Final = """
 linear bilinear matmul mm bmm mv addmm addmv addbmm baddbmm einsum tensordot chain_matmul
 conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
@@ -42,17 +42,17 @@ add sub mul div addcdiv addcmul atan2 cat cross dot lerp maximum minimum stack w
 
 
 class autocast(ContextDecorator):  # noqa: N801
-    """Opens a region of `forward` in which operations choose their type (exact but for defaults).
+    """Casts the inputs of operations in a region of `forward` (exact except for defaults).
 
-    A context manager, and a decorator for functions; regions nest, and `autocast(False)` closes the
-    one around it for a while. Outside a trace it does nothing. Which operations take which type is
-    said by `Options.Precision.autocastPolicy`. The default policy of PopTorch 2 is not published:
-    ours computes matrix products, convolutions and linear layers in float16, losses, softmax and
-    normalisation in float32, and elementwise operations of mixed types in float32.
+    A context manager, and a decorator for functions. Regions nest, and `autocast(False)` suspends
+    the region around it. Outside a trace it does nothing. `Options.Precision.autocastPolicy` sets
+    the dtype of each operation. The default policy of PopTorch 2 is not published: ours computes
+    matrix products, convolutions and linear layers in float16, losses, softmax and normalisation
+    in float32, and elementwise operations of mixed dtypes in float32.
     """
 
     def __init__(self, enabled: bool = True) -> None:
-        """Says whether the region is one of casts."""
+        """Stores whether operations in the region are cast."""
         require(isinstance(enabled, bool), f"enabled must be a bool, not {enabled!r}.")
         self._enabled = enabled
         self._tokens: list[Token[bool]] = []
@@ -67,10 +67,11 @@ class autocast(ContextDecorator):  # noqa: N801
 
 
 class Policy:
-    """Which operations take which type in a region of `autocast` (exact but for defaults).
+    """The dtype of each operation in a region of `autocast` (exact except for defaults).
 
-    A function is known by its bare name: `torch.add`, `torch.Tensor.add` and `+` are one. A class
-    of modules stands for all that happens inside such a module. In-place operations cast nothing.
+    A function is identified by its bare name, so `torch.add`, `torch.Tensor.add` and `+` are the
+    same. A module class stands for all operations inside such a module. In-place operations cast
+    nothing.
     """
 
     def __init__(
@@ -80,17 +81,17 @@ class Policy:
         promote: Iterable[Operation] | None = None,
         demote: Iterable[Operation] | None = None,
     ) -> None:
-        """Makes a policy of four lists of functions, classes of modules, or names of them.
+        """Creates a policy from four lists of functions, module classes, or their names.
 
         Args:
-            fp16: whose floating-point arguments become float16.
-            fp32: whose floating-point arguments become float32.
-            promote: whose arguments take the widest floating type among them.
-            demote: whose arguments take the narrowest.
-                A list that is left out is that of the default policy.
+            fp16: operations whose floating-point arguments become float16.
+            fp32: operations whose floating-point arguments become float32.
+            promote: operations whose arguments take the widest floating dtype among them.
+            demote: operations whose arguments take the narrowest floating dtype among them.
+                Each list defaults to that of the default policy.
 
         Raises:
-            ValueError: an operation is in two lists, or is none.
+            ValueError: an operation is in two lists, or an entry is not an operation.
         """
         given = dict(zip(CastRule, (fp16, fp32, promote, demote), strict=True))
         rules: dict[str, CastRule] = {}
@@ -111,7 +112,7 @@ class Policy:
         self._rules = {**defaults, **rules}
 
     def __repr__(self) -> str:
-        """Returns the four lists."""
+        """Returns the four lists as text."""
         lists = (
             f"{rule.value}={[name for name, own in self._rules.items() if own is rule]}"
             for rule in CastRule

@@ -1,4 +1,4 @@
-"""Names of older releases: which work with one warning, and what has taken their place."""
+"""Names of older releases: those that work with one warning, and replacements of those removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from poptorch_emu.log import logger
 
 _INSTEAD_OF_AUTOCAST = "model.half(), or casts where the model needs them"
-# Name in an older release -> the module and the name in it, and what to write instead.
+# Name in an older release -> the module and the name in it, and the text of its replacement.
 OLD_NAMES = {
     "AnchorMode": ("enums:OutputMode", "poptorch.OutputMode"),
     "autocast": ("options.old_autocast:autocast", _INSTEAD_OF_AUTOCAST),
@@ -31,7 +31,7 @@ GONE = {
 
 @cache
 def note_old_name(name: str) -> None:
-    """Warns once in a process that a name belongs to an older release."""
+    """Warns once in each process that a name belongs to an older release."""
     instead = _INSTEAD_OF_OPTION.get(name) or OLD_NAMES[name][1]
     logger.warning(
         "[Deprecated] poptorch.%s is a name of PopTorch 2. Use %s instead.", name, instead

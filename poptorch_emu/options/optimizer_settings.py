@@ -1,4 +1,4 @@
-"""What options and an optimiser have to say to each other."""
+"""Values that optimisers read from the options, and options that optimisers require."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from poptorch_emu.options.options import Options
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """What an optimiser reads of the options.
+    """Options that an optimiser reads.
 
     Attributes:
-        backend: options of the backend by name, those of automatic loss scaling among them.
-        is_relaxed: whether unexpected attributes are no reason for a warning.
+        backend: options of the backend by name, such as those of automatic loss scaling.
+        is_relaxed: whether unexpected attributes cause no warning.
     """
 
     backend: Mapping[str, Any]
@@ -24,18 +24,19 @@ class OptimizerSettings:
 
 
 def optimizer_settings(options: Options) -> OptimizerSettings:
-    """Returns what `options` say to an optimiser."""
+    """Returns the part of `options` that an optimiser reads."""
     return OptimizerSettings(options._Popart.options, options._relax_optimizer_checks)
 
 
 def has_running_mean(options: Options) -> bool:
-    """Returns whether means of gradients are taken while they accumulate, where any are."""
+    """Returns whether means of gradients are updated during accumulation, not divided at its
+    end."""
     strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
     return bool(strategy is MeanReductionStrategy.Running)
 
 
 def with_running_mean(options: Options) -> Options:
-    """Returns frozen options like these with such a mean; `options` stay as they are."""
+    """Returns a frozen copy of `options` with a running mean; `options` itself is not changed."""
     if has_running_mean(options):
         return options
     changed = options.clone()

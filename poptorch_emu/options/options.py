@@ -1,7 +1,7 @@
-"""`Options`: what the user asks of a model, in PopTorch's names.
+"""`Options`: settings of a model and its data, in PopTorch's names.
 
-Each setter checks its own argument and returns the options, so that calls can be chained. What the
-values mean for a compilation is settled in `freeze.py`.
+Each setter checks its argument and returns the options, so that calls can be chained. `freeze.py`
+converts the values for a compilation.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def _default_values() -> dict[str, Any]:
 class Options(ReportingOptions, path="options"):
     """All options of a model or a `DataLoader` (exact).
 
-    Becomes frozen when a model is wrapped or a `DataLoader` is made with it; `clone()` gives one
-    that can be changed. The environment changes the defaults: `POPTORCH_CACHE_DIR` and, as JSON,
-    `POPTORCH_DEFAULT_OPTIONS`.
+    Options are frozen when a model is wrapped or a `DataLoader` is created with them; `clone()`
+    returns options that can be changed. Environment variables change the defaults:
+    `POPTORCH_CACHE_DIR` and, as JSON, `POPTORCH_DEFAULT_OPTIONS`.
     """
 
     _old_names = {"Popart": "_Popart", "anchorMode": "_anchor_mode"}
 
     def __init__(self) -> None:
-        """Starts with the defaults, then applies those of the environment."""
+        """Sets the defaults, then applies the environment variables."""
         self._popart = _PopartOptions()
         self._training = _TrainingOptions(self._popart)
         self._precision = _PrecisionOptions(self._popart)
@@ -106,7 +106,7 @@ class Options(ReportingOptions, path="options"):
 
     @property
     def Jit(self) -> _JitOptions:
-        """Options of a way of tracing that is gone."""
+        """Options of a tracer that no longer exists."""
         return self._jit
 
     @property
@@ -116,7 +116,7 @@ class Options(ReportingOptions, path="options"):
 
     @property
     def TensorLocations(self) -> _TensorLocationOptions:
-        """Options that say where tensors live."""
+        """Options of the memory that holds each kind of tensor."""
         return self._tensor_locations
 
     @property
@@ -129,14 +129,16 @@ class Options(ReportingOptions, path="options"):
         return self
 
     def replicationFactor(self, replication_factor: int) -> Options:
-        """Sets how many copies of the model work on a step (exact)."""
+        """Sets the number of copies of the model that share the work of a step (exact)."""
         self.set(replication_factor=replication_factor)
         return self
 
     def inputReplicaGrouping(
         self, input_group_size: int, input_group_type: CommGroupType
     ) -> Options:
-        """Lets replicas of one group read the same input; call after `replicationFactor` (exact).
+        """Makes replicas of one group read the same input (exact).
+
+        Call it after `replicationFactor`.
 
         Raises:
             ValueError: the type is `All`, or the size does not divide the replication factor.
@@ -163,10 +165,10 @@ class Options(ReportingOptions, path="options"):
         return self
 
     def broadcastBuffers(self, broadcast_buffers: bool = True) -> Options:
-        """Says whether replicas agree on buffers (exact).
+        """Sets whether replicas keep buffers equal (exact).
 
-        Where nobody says so, a model that writes buffers gets a warning and runs as with `False`;
-        with `True` it is refused, as PopTorch does in both cases.
+        By default, a model that writes buffers causes a warning and runs as with `False`. With
+        `True` it is refused; PopTorch refuses it in both cases.
         """
         self.set(broadcast_buffers=broadcast_buffers)
         return self
@@ -177,7 +179,7 @@ class Options(ReportingOptions, path="options"):
         """Sets which outputs of a step reach the host (exact).
 
         Args:
-            output_mode: which.
+            output_mode: selection of the outputs.
             output_return_period: the n of `EveryN`, in device iterations.
 
         Raises:
@@ -200,11 +202,11 @@ class Options(ReportingOptions, path="options"):
     def _anchor_mode(
         self, anchor_mode: OutputMode, anchor_return_period: int | None = None
     ) -> Options:
-        """Sets which outputs of a step reach the host, by the name of release 2 (exact)."""
+        """Sets which outputs of a step reach the host, under the name of release 2 (exact)."""
         return self.outputMode(anchor_mode, anchor_return_period)
 
     def defaultOutputMode(self) -> bool:
-        """Returns whether the output mode is still to be chosen by the kind of model (exact)."""
+        """Returns whether the kind of model will choose the output mode (exact)."""
         return bool(self.output_mode == OutputMode.Default)
 
     def anchorTensor(
@@ -217,10 +219,10 @@ class Options(ReportingOptions, path="options"):
         """Makes a tensor inside the model readable by `getAnchoredTensor(short_name)` (exact).
 
         Args:
-            short_name: the user's name.
-            long_name: the tensor's name, as `getTensorNames()` gives it.
-            output_mode: by default that of the model.
-            output_return_period: the n of `EveryN`.
+            short_name: name that the user chooses.
+            long_name: name of the tensor in `getTensorNames()`.
+            output_mode: selection of its values; by default that of the model.
+            output_return_period: the n of `EveryN`, in device iterations.
         """
         period = output_return_period if output_mode == OutputMode.EveryN else 1
         self.anchored_tensors[short_name] = [long_name, output_mode is None, output_mode, period]
@@ -232,13 +234,13 @@ class Options(ReportingOptions, path="options"):
         return self
 
     def setAvailableMemoryProportion(self, available_memory_proportion: dict[str, float]) -> None:
-        """Sets how much of an IPU's memory matmuls and convolutions may take (modelled).
+        """Sets the share of an IPU's memory that matmuls and convolutions may use (modelled).
 
         Args:
-            available_memory_proportion: "IPU<n>" to a number between 0 and 1.
+            available_memory_proportion: maps "IPU<n>" to a number between 0 and 1.
 
         Raises:
-            AssertionError: a key does not start with "IPU", or a value is no number.
+            AssertionError: a key does not start with "IPU", or a value is not a number.
         """
         require(
             isinstance(available_memory_proportion, dict)
@@ -259,12 +261,12 @@ class Options(ReportingOptions, path="options"):
         )
 
     def autoRoundNumIPUs(self, auto_round_num_ipus: bool = True) -> Options:
-        """Reserves the next power of two of IPUs where the model uses another number (exact)."""
+        """Reserves the next power of two of IPUs if the model uses another number (exact)."""
         self.set(auto_round_num_ipus=auto_round_num_ipus)
         return self
 
     def randomSeed(self, random_seed: int) -> Options:
-        """Seeds the device's generator, and at once PyTorch's own on the host (exact).
+        """Seeds the device's generator, and immediately PyTorch's generator on the host (exact).
 
         Raises:
             ValueError: the seed has more than 64 bits.
@@ -280,22 +282,22 @@ class Options(ReportingOptions, path="options"):
         return self
 
     def enableStableNorm(self, enabled: bool) -> Options:
-        """Asks for the two-pass variance, which we always use (accepted)."""
+        """Requests the two-pass variance, which the emulator always uses (accepted)."""
         note_accepted("Options.enableStableNorm")
         self._popart.set("enableStableNorm", enabled)
         return self
 
     def enableSyntheticData(self, enabled: bool) -> Options:
-        """Lets the device make random data in place of the inputs (exact; the numbers are ours).
+        """Replaces the inputs by random data on the device (exact; the numbers are ours).
 
-        Values of the inputs are not looked at: floating-point inputs become normally distributed,
-        integers and booleans zero, the same at every call.
+        The values of the inputs are ignored. Floating-point inputs become normally distributed,
+        integers and booleans zero; each call has the same values.
         """
         self._popart.set("syntheticDataMode", 2 if enabled else 0)
         return self
 
     def enableExecutableCaching(self, path: str | None) -> Options:
-        """Keeps executables in a directory and takes them from there; `None` stops it (exact)."""
+        """Stores executables in a directory and loads them from it; `None` disables it (exact)."""
         if path is None:
             self._popart.set("enableEngineCaching", False)
         else:
@@ -304,30 +306,30 @@ class Options(ReportingOptions, path="options"):
         return self
 
     def connectionType(self, connection_type: ConnectionType) -> Options:
-        """Says when to attach to a device (exact)."""
+        """Sets when a model attaches to a device (exact)."""
         require_type(connection_type, ConnectionType, "connection_type")
         self.set(connection_type=connection_type.value)
         return self
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Options:
-        """Sets which IPUs wait for each other (accepted)."""
+        """Sets which IPUs synchronise with each other (accepted)."""
         require_type(sync_pattern, SyncPattern, "sync_pattern")
         note_accepted("Options.syncPattern")
         self.set(sync_pattern=sync_pattern.value)
         return self
 
     def useIpuModel(self, use_model: bool) -> Options:
-        """Runs without the virtual system, on as many IPUs as it takes (exact).
+        """Runs on the IPU Model instead of the virtual system, with any number of IPUs (exact).
 
-        It wins over `POPTORCH_IPU_MODEL`.
+        This option overrides `POPTORCH_IPU_MODEL`.
         """
         self.createOrSet(use_model=use_model)
         return self
 
     def useIpuId(self, ipu_id: int) -> Options:
-        """Chooses a device by its number (exact).
+        """Selects a device by its number (exact).
 
-        With n IPUs, the first n devices are single IPUs, then come the aligned pairs, fours, ...
+        With n IPUs, the first n devices are single IPUs; aligned groups of 2, 4, ... follow.
         """
         require_type(ipu_id, int, "ipu_id")
         self.createOrSet(ipu_id=ipu_id)
@@ -340,7 +342,7 @@ class Options(ReportingOptions, path="options"):
         return self
 
     def updatableNamedBuffers(self, buffers: list[str]) -> Options:
-        """Names the buffers that `copyNamedBuffersToDevice` sends anew (exact)."""
+        """Names the buffers that `copyNamedBuffersToDevice` sends again (exact)."""
         self._popart.set("updatableNamedBuffers", buffers)
         return self
 
@@ -362,7 +364,7 @@ class Options(ReportingOptions, path="options"):
         """Returns all options in one flat dictionary (exact).
 
         Raises:
-            AssertionError: the output mode is the default, or two parts set the same option.
+            AssertionError: the output mode is the default, or two groups set the same option.
         """
         require(
             not self.defaultOutputMode(),
@@ -391,7 +393,7 @@ class Options(ReportingOptions, path="options"):
         return (value for value in self.__dict__.values() if isinstance(value, Freezable))
 
     def __repr__(self) -> str:
-        """Returns the values, then the groups of options in the order of their names."""
+        """Returns the values, then the groups of options in alphabetical order."""
         names = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
         return format_fields(
             type(self).__name__, {**self._values, **{name: getattr(self, name) for name in names}}

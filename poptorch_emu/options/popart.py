@@ -1,7 +1,7 @@
-"""Options of the layer below PopTorch: kept as they come, checked when a model is compiled.
+"""Options of the layer below PopTorch, which are stored unchecked until a model is compiled.
 
-`validate_options` checks the flat dictionary that `Options.toDict()` gives, which also holds what
-PopTorch writes itself. The names and their kinds are in `backend_table.py`.
+`validate_options` checks the flat dictionary of `Options.toDict()`, which also holds values that
+PopTorch itself writes. `backend_table.py` lists the names and their kinds.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from poptorch_emu.options.base import Freezable, format_fields, require_type
 
 _LOCATION_PREFIX: Final = "location_"
 
-# Written by the front end for itself; the backend takes them by another way.
+# Options that the front end writes for itself; the backend receives their values in another way.
 _UNCHECKED: Final = frozenset({"anchored_tensors", "ipuof_configs", "compilation_progress_bar_fn"})
 
 _FLOAT32: Final = torch.finfo(torch.float32)
 
 
 class _PopartOptions(Freezable):
-    """Holds options of the layer below PopTorch by name (accepted).
+    """Options of the layer below PopTorch by name (accepted).
 
     Attributes:
-        options: name to value, as the user gave them.
-        by_front_end: names of those that another front end set, not the user.
+        options: maps a name to the value that the user set.
+        by_front_end: names of options that another front end set, not the user.
     """
 
     options: dict[str, Any]
     by_front_end: set[str]
 
     def __init__(self) -> None:
-        """Starts with what PopTorch sets itself."""
+        """Stores the options that PopTorch sets itself."""
         self.__dict__["_is_frozen"] = False
         self.by_front_end = set()
         self.options = {
@@ -51,7 +51,7 @@ class _PopartOptions(Freezable):
         }
 
     def checkIsFrozen(self, option: str | None = None) -> None:
-        """Raises `AttributeError` if frozen and an attribute other than the flag is to change."""
+        """Raises `AttributeError` if frozen, unless only the flag `_is_frozen` changes."""
         if option != "_is_frozen":
             self._check_unfrozen()
 
@@ -66,11 +66,11 @@ class _PopartOptions(Freezable):
         return self.set("engineOptions", d)
 
     def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> _PopartOptions:
-        """Switches rewriting patterns on and off (accepted).
+        """Enables and disables rewriting patterns (accepted).
 
         Args:
-            patterns: name to whether it is on.
-            level: 0 none, 1 minimal, 2 default, 3 all patterns; `patterns` amends that set.
+            patterns: maps the name of a pattern to whether it is enabled.
+            level: 0 none, 1 minimal, 2 default, 3 all patterns; `patterns` overrides that set.
         """
         require_type(level, int, "level of setPatterns")
         require_type(patterns, dict, "patterns of setPatterns")
@@ -78,7 +78,7 @@ class _PopartOptions(Freezable):
         return self.set("patterns", patterns)
 
     def __repr__(self) -> str:
-        """Returns the class and the options."""
+        """Returns the class and the options as text."""
         return format_fields(type(self).__name__, self.options)
 
 
@@ -86,7 +86,7 @@ def validate_options(options: dict[str, Any]) -> None:
     """Checks the result of `Options.toDict()` as PopTorch's backend does (exact).
 
     Raises:
-        Error: a name is unknown for the kind of its value, a value cannot be passed on, or a value
+        Error: a name is unknown for the kind of its value, or a value has an unsupported type or
             is out of range.
     """
     if "patterns" in options and "patterns_level" not in options:
@@ -139,7 +139,7 @@ def _check_scalar(name: str, value: Any) -> None:
 
 
 def _kind_of_scalar(value: Any) -> Kind | None:
-    if isinstance(value, bool):  # Before int, of which it is a subclass.
+    if isinstance(value, bool):  # Tested before int, because bool is a subclass of int.
         return Kind.BOOL
     if isinstance(value, int):
         return Kind.UINT64
@@ -149,7 +149,7 @@ def _kind_of_scalar(value: Any) -> Kind | None:
 
 
 def _check_known(kind: Kind, name: str) -> None:
-    # The patterns are a map from a name that only the pattern library knows.
+    # Any name of a pattern is accepted, because only the pattern library knows them.
     if name in OPTIONS_OF_KIND[kind] or (name == "patterns" and kind is Kind.MAP):
         return
     right = [other.value for other, names in OPTIONS_OF_KIND.items() if name in names]

@@ -1,4 +1,4 @@
-"""`Options.Precision`: how numbers are computed."""
+"""`Options.Precision`: options of numeric precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME_OF_PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
 class _PrecisionOptions(OptionsDict, path="options.Precision"):
-    """Options of numeric precision (exact); they are kept among those of `Options._Popart`."""
+    """Options of numeric precision (exact); they are stored in `Options._Popart`."""
 
     _old_names = {
         "autocastEnabled": "_set_autocast_enabled",
@@ -28,14 +28,14 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
     }
 
     def __init__(self, popart_options: _PopartOptions) -> None:
-        """Writes to `popart_options`."""
+        """Stores `popart_options`, to which the setters write."""
         self._popart = popart_options
         self._autocast_enabled = True
         self._autocast_policy: Policy | None = None
         super().__init__()
 
     def enableFloatingPointExceptions(self, enabled: bool) -> _PrecisionOptions:
-        """Makes a run fail where a NaN or an infinity appears (exact as far as results show it).
+        """Makes a run fail if a NaN or an infinity appears (exact as far as results show it).
 
         Raises:
             AssertionError: `enabled` is not a bool.
@@ -53,17 +53,16 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
         return self
 
     def setPartialsType(self, dtype: torch.dtype) -> _PrecisionOptions:
-        """Sets the type in which products of matmul and convolution are summed (accepted).
+        """Sets the dtype in which products of matmul and convolution are summed (accepted).
 
-        The model of the machine reads it; sums here are float32.
-
-        Replaces what `Training.setConvolutionDithering` has set, as PopTorch does.
+        Only the model of the machine reads it; sums here are float32. The call replaces the
+        setting of `Training.setConvolutionDithering`, as in PopTorch.
 
         Raises:
             ValueError: `dtype` is neither `torch.float` nor `torch.half`.
         """
         if not isinstance(dtype, torch.dtype) or dtype not in _NAME_OF_PARTIALS:
-            # The missing blank is PopTorch's; programs may match it.
+            # PopTorch's message lacks this blank, too; programs may compare the text.
             raise ValueError(
                 "The parameter to setPartialsType should be either"
                 f"torch.float or torch.half, not {dtype!r}."
@@ -74,13 +73,13 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
         return self
 
     def _set_autocast_enabled(self, autocast_enabled: bool) -> _PrecisionOptions:
-        """Turns `poptorch.autocast` on or off for a model (exact)."""
+        """Enables or disables `poptorch.autocast` for a model (exact)."""
         require_type(autocast_enabled, bool, "autocast_enabled")
         self._autocast_enabled = autocast_enabled
         return self
 
     def _set_autocast_policy(self, autocast_policy: Policy) -> _PrecisionOptions:
-        """Says which operations take which type in a region of `poptorch.autocast` (exact)."""
+        """Sets the dtype of each operation in a region of `poptorch.autocast` (exact)."""
         require_type(autocast_policy, Policy, "autocast_policy")
         self._autocast_policy = autocast_policy
         return self
@@ -91,7 +90,8 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
         return (self._autocast_policy or Policy()).rules
 
     def halfFloatCasting(self, x: Any) -> _PrecisionOptions:
-        """Does nothing; mixed types follow PyTorch's rules (accepted, deprecated)."""
+        """Does nothing; operations on mixed dtypes follow PyTorch's rules (accepted,
+        deprecated)."""
         _warn_deprecated("halfFloatCasting")
         return self
 

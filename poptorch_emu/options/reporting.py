@@ -1,4 +1,4 @@
-"""The part of `Options` that says what a run tells: names, logs, profiles, progress."""
+"""The part of `Options` for diagnostics: names, logs, profiles, progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_LIMIT = 2**64 - 1
 
 
 class ReportingOptions(OptionsDict):
-    """Setters that change what is shown or written, never a result; a base of `Options`."""
+    """Setters that change displayed or written texts, never a result; a base of `Options`."""
 
     _popart: _PopartOptions
     _relax_optimizer_checks: bool
@@ -25,7 +25,7 @@ class ReportingOptions(OptionsDict):
     _source_location_excludes: list[str]
 
     def logCycleCount(self: Self, log_cycle_count: bool) -> Self:
-        """Makes `cycleCount()` tell the cycles of a call (modelled)."""
+        """Makes `cycleCount()` return the cycles of a call (modelled)."""
         self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
         return self
 
@@ -47,28 +47,28 @@ class ReportingOptions(OptionsDict):
         return self
 
     def modelName(self: Self, name: str) -> Self:
-        """Names the sub-directory of the report; by default "inference" or "training" (exact)."""
+        """Sets the sub-directory of the report; by default "inference" or "training" (exact)."""
         self.createOrSet(model_name=name)
         return self
 
     def logDir(self: Self, log_dir: str) -> Self:
-        """Sets the directory of PopTorch's own log files, of which we write none (accepted)."""
+        """Sets the directory of PopTorch's own log files, which are not written here (accepted)."""
         note_accepted("Options.logDir")
         self.set(log_dir=log_dir)
         return self
 
     def maxRepeatLogs(self: Self, max_lines: int | None) -> Self:
-        """Limits how often the compiler repeats a kind of message; `None` for no limit (exact)."""
+        """Limits repeats of a kind of compiler message; `None` for no limit (exact)."""
         self.set(max_repeat_logs=_NO_LIMIT if max_lines is None else max_lines)
         return self
 
     def relaxOptimizerAttributesChecks(self: Self, relax: bool = True) -> Self:
-        """Tells about unexpected attributes of an optimiser at level DEBUG, not WARN (exact)."""
+        """Logs unexpected attributes of an optimiser at level DEBUG instead of WARN (exact)."""
         self._relax_optimizer_checks = relax
         return self
 
     def showCompilationProgressBar(self: Self, show: bool = True) -> Self:
-        """Shows the progress of compilation, which `compilationTime()` needs (exact)."""
+        """Shows the progress of compilation, which `compilationTime()` requires (exact)."""
         self._show_compilation_progress_bar = show
         return self
 
@@ -78,16 +78,16 @@ class ReportingOptions(OptionsDict):
         return self
 
     def sourceLocationExcludes(self: Self, excludes: list[str]) -> Self:
-        """Sets parts of paths that are not to be shown as the source of an operation (accepted).
+        """Sets parts of paths that are not shown as the source of an operation (accepted).
 
-        We leave out PyTorch, this package and the standard library.
+        The emulator leaves out PyTorch, this package and the standard library.
         """
         note_accepted("Options.sourceLocationExcludes")
         self._source_location_excludes = list(excludes)
         return self
 
     def appendToLocationExcludes(self: Self, *excludes: str) -> Self:
-        """Adds to the parts of paths of `sourceLocationExcludes` (accepted)."""
+        """Adds parts of paths to those of `sourceLocationExcludes` (accepted)."""
         note_accepted("Options.appendToLocationExcludes")
         self._source_location_excludes = [*self._source_location_excludes, *excludes]
         return self

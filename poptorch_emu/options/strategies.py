@@ -1,7 +1,7 @@
-"""Execution strategies: which blocks form which stage, and how stages share the IPUs.
+"""Execution strategies, which assign blocks to stages and stages to IPUs.
 
-These objects only remember what the user asked for. `strategy_config` turns one into the immutable
-`StrategyConfig`; which stage and IPU a block gets is settled below, while the model is traced.
+These objects only store the user's choices. `strategy_config` converts one to the immutable
+`StrategyConfig`; while a model is traced, the layers below choose the stage and IPU of each block.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BlockId: TypeAlias = str
 
 
 class Stage:
-    """Blocks that run one after the other on one IPU (exact)."""
+    """Blocks that run one after another on one IPU (exact)."""
 
     def __init__(self, *block_ids: BlockId) -> None:
-        """Joins blocks.
+        """Joins blocks to a stage.
 
         Raises:
             AssertionError: an id is not a string.
@@ -51,23 +51,23 @@ class Stage:
         return self._blocks
 
     def ipu(self, ipu: int) -> Stage:
-        """Sets the IPU; it wins over the `ipu_id` of the blocks (exact)."""
+        """Sets the IPU, which overrides the `ipu_id` of the blocks (exact)."""
         require_type(ipu, int, "ipu")
         self._ipu = ipu
         return self
 
     def __repr__(self) -> str:
-        """Returns how the stage is written."""
+        """Returns the expression that creates the stage."""
         return f"Stage{self._blocks!r}"
 
 
 class Phase:
-    """Stages that run side by side in phased execution (exact)."""
+    """Stages that run at the same time in phased execution (exact)."""
 
     stages: Sequence[Stage]
 
     def __init__(self, *arg: BlockId | Stage) -> None:
-        """Takes stages, or the ids of the blocks of a single stage.
+        """Stores stages, or creates a single stage from the ids of its blocks.
 
         Raises:
             AssertionError: the arguments are neither all stages nor all strings.
@@ -83,14 +83,14 @@ class Phase:
         self.stages = [Stage(*arg)]  # type: ignore[arg-type]
 
     def stage(self, idx: int) -> Stage:
-        """Returns one stage."""
+        """Returns the stage at index `idx`."""
         return self.stages[idx]
 
     def ipus(self, *ipus: int) -> None:
         """Sets the IPU of each stage.
 
         Raises:
-            AssertionError: there are not as many IPUs as stages.
+            AssertionError: the number of IPUs differs from the number of stages.
         """
         require(
             len(ipus) == len(self.stages),
@@ -102,22 +102,22 @@ class Phase:
 
 
 class _IExecutionStrategy:
-    """What all strategies share: a map from blocks to stages."""
+    """Base class of all strategies, which maps blocks to stages."""
 
     def __init__(self) -> None:
         self._block_map: dict[BlockId, Stage] = {}
 
     def onStartTracing(self) -> None:
-        """Does nothing: stages are settled by the tracer (accepted)."""
+        """Does nothing, because the tracer assigns stages (accepted)."""
 
     def onEndTracing(self) -> None:
-        """Does nothing: stages are settled by the tracer (accepted)."""
+        """Does nothing, because the tracer assigns stages (accepted)."""
 
     def stage(self, block_id: BlockId) -> Stage:
-        """Returns the stage that was made for a block; automatic strategies have none (exact).
+        """Returns the stage of a block; automatic strategies have no stages (exact).
 
         Raises:
-            AssertionError: there is none.
+            AssertionError: the strategy does not name the block.
         """
         if block_id not in self._block_map:
             raise AssertionError(
@@ -127,7 +127,7 @@ class _IExecutionStrategy:
         return self._block_map[block_id]
 
     def backendOptions(self) -> dict[str, Any]:
-        """Returns what `Options.toDict()` says about the strategy (exact)."""
+        """Returns the entries of the strategy in `Options.toDict()` (exact)."""
         raise NotImplementedError("a strategy says how it executes")
 
     def _add_stages(self, stages: Iterable[Stage], phase: int, container: str) -> None:
@@ -155,7 +155,7 @@ class PipelinedExecution(_IExecutionStrategy):
     _execution_mode = 0
 
     def __init__(self, *args: AutoStage | BlockId | Sequence[BlockId] | Stage) -> None:
-        """Takes the stages in order, or the rule by which blocks become stages.
+        """Stores the stages in order, or the rule that assigns blocks to stages.
 
         Args:
             args: stages, block ids, or lists of block ids that form one stage; or a single
@@ -178,7 +178,7 @@ class PipelinedExecution(_IExecutionStrategy):
             self._add_stages(self._stages, phase=0, container="stage")
 
     def backendOptions(self) -> dict[str, Any]:
-        """Returns what `Options.toDict()` says about the strategy (exact)."""
+        """Returns the entries of the strategy in `Options.toDict()` (exact)."""
         return {"execution_mode": self._execution_mode}
 
 
@@ -189,18 +189,18 @@ class ShardedExecution(PipelinedExecution):
 
 
 class _IPhasedExecution(_IExecutionStrategy):
-    """Runs phases one after the other; between them, tensors may leave the chip."""
+    """Runs phases one after another; between phases, tensors may leave the chip."""
 
     _is_serial: bool
 
     def __init__(self, *phases: Phase | Sequence[BlockId | Stage] | BlockId | Stage) -> None:
-        """Takes the phases in order, each as an argument of its own.
+        """Stores the phases in order, each as an argument of its own.
 
         Args:
             phases: phases, lists of stages or of block ids, single stages or block ids.
 
         Raises:
-            AssertionError: there are none, or a block is named twice.
+            AssertionError: no phase is given, or a block is named twice.
         """
         super().__init__()
         self._tensors_liveness = Liveness.AlwaysLive
@@ -215,7 +215,7 @@ class _IPhasedExecution(_IExecutionStrategy):
             self._add_stages(phase.stages, phase=index, container="phase")
 
     def phase(self, n: int) -> Phase:
-        """Returns one phase.
+        """Returns the phase at index `n`.
 
         Raises:
             AssertionError: `n` is not an int, or is negative.
@@ -233,7 +233,7 @@ class _IPhasedExecution(_IExecutionStrategy):
         return self
 
     def backendOptions(self) -> dict[str, Any]:
-        """Returns what `Options.toDict()` says about the strategy (exact)."""
+        """Returns the entries of the strategy in `Options.toDict()` (exact)."""
         return {
             "execution_mode": 2,
             "separate_backward_phase": self._separate_backward_phase,
@@ -248,9 +248,9 @@ class ParallelPhasedExecution(_IPhasedExecution):
     _is_serial = False
 
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> ParallelPhasedExecution:
-        """Sends weights and activations to streaming memory after forward (modelled).
+        """Moves weights and activations to streaming memory after forward (modelled).
 
-        They are where `Options.TensorLocations` says, if it does.
+        `Options.TensorLocations` overrides this setting.
         """
         require_type(off_chip, bool, "sendTensorsOffChipAfterFwd")
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
@@ -258,18 +258,19 @@ class ParallelPhasedExecution(_IPhasedExecution):
 
 
 class SerialPhasedExecution(_IPhasedExecution):
-    """Runs all phases on the same IPUs, one after the other (modelled)."""
+    """Runs all phases on the same IPUs, one after another (modelled)."""
 
     _is_serial = True
 
     def setTensorsLiveness(self, liveness: Liveness) -> SerialPhasedExecution:
-        """Says when weights and activations go to streaming memory (modelled).
+        """Sets when weights and activations are moved to streaming memory (modelled).
 
-        Not at all with `AlwaysLive`. With the others weights live there and come for each phase
-        that uses them, and activations wait there for backward. `OffChipAfterFwd` fetches the
-        tensors of the next phase while one runs, `OffChipAfterFwdNoOverlap` in between, so that
-        the chip holds those of one phase. `OffChipAfterEachPhase` also sends away what one phase
-        hands to another. Where `Options.TensorLocations` says a place, that is where they are.
+        With `AlwaysLive` they stay on the chip. Otherwise weights live in streaming memory and
+        are loaded for each phase that uses them, and activations are stored there until backward.
+        `OffChipAfterFwd` loads the tensors of the next phase while a phase runs;
+        `OffChipAfterFwdNoOverlap` loads them between phases, so that the chip holds the tensors
+        of one phase only. `OffChipAfterEachPhase` also moves the tensors that one phase passes to
+        another. `Options.TensorLocations` overrides this setting.
         """
         require_type(liveness, Liveness, "liveness")
         self._tensors_liveness = liveness

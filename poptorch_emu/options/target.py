@@ -1,4 +1,4 @@
-"""What a model is compiled for: the virtual system, the IPU Model, or no device at all."""
+"""Targets of a compilation: the virtual system, the IPU Model, or no device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from poptorch_emu.machine.system import current_system
 from poptorch_emu.options.options import Options
 from poptorch_emu.runtime.devices import ipu_model_version, is_ipu_model_asked
 
-# Where there is no system, as `useOfflineIpuTarget` has it.
+# Version of IPUs if there is no system, as with `useOfflineIpuTarget`.
 _DEFAULT_VERSION = 2
 
 
 def target_of(options: Options) -> TargetKind:
-    """Returns the target that `options` and the environment ask for.
+    """Returns the target that `options` and the environment select.
 
     Raises:
-        Error: they contradict each other, or a variable of the environment is wrong.
+        Error: options contradict each other, or an environment variable is invalid.
     """
     is_model = options("use_model") if options.exists("use_model") else is_ipu_model_asked()
     is_offline = options.connection_type == ConnectionType.Never
@@ -38,7 +38,7 @@ def ipu_version_of(options: Options, target: TargetKind) -> int:
     """Returns the version of the IPUs that a model is compiled for: 1, 2 or 21.
 
     Raises:
-        Error: there is no such version, or no system of the name that the environment gives.
+        Error: the version, or the name of the system in the environment, is unknown.
     """
     if target is TargetKind.IPU_MODEL:
         return ipu_model_version()

@@ -1,6 +1,6 @@
-"""`Options.TensorLocations` and `TensorLocationSettings`: where tensors live.
+"""`Options.TensorLocations` and `TensorLocationSettings`: memory in which tensors are stored.
 
-Placement never changes a result.
+The location never changes a result.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ MAX_IO_TILES: Final = 192
 
 
 class TensorLocationSettings(OptionsDict):
-    """Where the tensors of one kind live (modelled); starts empty: all stays on chip."""
+    """Locations of the tensors of one kind (modelled); by default all stay on chip."""
 
     def __init__(self) -> None:
-        """Says nothing about any tensor."""
+        """Creates settings without any option, so that defaults apply."""
         super().__init__()
 
     def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
-        """Keeps tensors with fewer elements on chip (modelled); 2 if never called."""
+        """Keeps tensors with fewer elements on chip (modelled); by default 2."""
         require_type(min_elements, int, "minElementsForOffChip")
         self.createOrSet(minElementsForOffChip=min_elements)
         return self
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> TensorLocationSettings:
-        """Keeps tensors with fewer elements whole on each replica (exact); 8192 if never called."""
+        """Keeps tensors with fewer elements whole on each replica (exact); by default 8192."""
         require_type(min_elements, int, "minElementsForReplicatedTensorSharding")
         self.createOrSet(minElementsForReplicatedTensorSharding=min_elements)
         return self
 
     def useOnChipStorage(self, use: bool | None = True) -> TensorLocationSettings:
-        """Chooses between the IPU's memory and streaming memory; `None` unsets it (modelled).
+        """Selects the IPU's memory or streaming memory; `None` unsets it (modelled).
 
-        What lives in streaming memory is copied to the IPU for each use. What nobody chose for
-        stays on chip, but for the weights and activations of phases with another liveness than
-        `AlwaysLive`.
+        Tensors in streaming memory are copied to the IPU for each use. By default tensors stay on
+        chip, except weights and activations of phases with another liveness than `AlwaysLive`.
         """
         self._check_unfrozen()
         if use is None:
@@ -49,19 +48,19 @@ class TensorLocationSettings(OptionsDict):
         return self._set_flag("onChip", use, "useOnChipStorage")
 
     def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
-        """Lets each replica hold and update a part of the tensor only (exact).
+        """Makes each replica store and update only a part of each tensor (exact).
 
-        For weights, optimiser state and accumulators in training; accepted for activations.
+        Works for weights, optimiser state and accumulators in training; accepted for activations.
         """
         return self._set_flag("useReplicatedTensorSharding", use, "useReplicatedTensorSharding")
 
     def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:
-        """Loads through the tiles set apart for I/O (accepted: no plan tells the ways apart)."""
+        """Loads through the tiles reserved for I/O (accepted: plans do not distinguish it)."""
         note_accepted("TensorLocationSettings.useIOTilesToLoad")
         return self._set_flag("useIOTilesToLoad", use, "useIOTilesToLoad")
 
     def useIOTilesToStore(self, use: bool = True) -> TensorLocationSettings:
-        """Keeps the tensor on the tiles set apart for I/O (modelled: shown in the memory plan)."""
+        """Keeps the tensor on the tiles reserved for I/O (modelled: shown in the memory plan)."""
         return self._set_flag("useIOTilesToStore", use, "useIOTilesToStore")
 
     def _set_flag(self, key: str, use: bool, method: str) -> TensorLocationSettings:
@@ -71,10 +70,10 @@ class TensorLocationSettings(OptionsDict):
 
 
 class _TensorLocationOptions(OptionsDict, path="options.TensorLocations"):
-    """Where activations, weights, optimiser state and accumulators live (modelled)."""
+    """Locations of activations, weights, optimiser state and accumulators (modelled)."""
 
     def numIOTiles(self, num_tiles: int) -> _TensorLocationOptions:
-        """Sets apart tiles for I/O on each IPU (modelled).
+        """Reserves tiles for I/O on each IPU (modelled).
 
         Raises:
             AssertionError: `num_tiles` is not an even number between 32 and 192.
@@ -88,26 +87,27 @@ class _TensorLocationOptions(OptionsDict, path="options.TensorLocations"):
         return self
 
     def setActivationLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where activations live between forward and backward (modelled).
+        """Sets where activations are stored between forward and backward (modelled).
 
-        Replicated tensor sharding cuts those that are the same on all replicas, such as a float16
-        copy of a weight or a table of positions. Of others no other replica could keep a part.
+        Replicated tensor sharding divides activations that are equal on all replicas, such as a
+        float16 copy of a weight or a table of positions. Other activations stay whole, because no
+        other replica could store a part of them.
         """
         return self._set_location("activation", location)
 
     def setWeightLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where weights live (modelled).
+        """Sets where weights are stored (modelled).
 
-        Without `useOnChipStorage` phases decide, by their liveness.
+        Without `useOnChipStorage` the liveness of phases decides.
         """
         return self._set_location("weight", location)
 
     def setOptimizerLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where the optimiser's state lives (modelled)."""
+        """Sets where the optimiser's state is stored (modelled)."""
         return self._set_location("optimizer", location)
 
     def setAccumulatorLocation(self, location: TensorLocationSettings) -> _TensorLocationOptions:
-        """Says where gradient accumulators live (modelled)."""
+        """Sets where gradient accumulators are stored (modelled)."""
         return self._set_location("accumulator", location)
 
     def _set_location(self, what: str, location: TensorLocationSettings) -> _TensorLocationOptions:

@@ -1,4 +1,4 @@
-"""Options from text: a file of setter calls, a JSON object, or one in the environment."""
+"""Options from text: a file of setter calls, or a JSON object, also from the environment."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def apply_file(options: Any, path: str | Path) -> None:
     stripped = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     lines = [f"options.{line}" for line in stripped if line and not line.startswith("#")]
     try:
-        # Not the path: Python would show lines of the file, where comments count too.
+        # The file name only: with the whole path, Python would print lines of the file itself,
+        # whose numbers differ because comments were removed.
         code = compile("\n".join(lines), f"<{path.name}>", "exec")
     except SyntaxError as error:
         offending = (error.text or "").strip()
         raise ConfigFileError(
             f"SyntaxError at line {error.lineno} of {path.name}: {error.msg}\n> {offending}"
         ) from error
-    # The lines speak of the public package, which stands above this module and is loaded by now.
+    # Lines use the name `poptorch`, the public package. It imports this module, so it is loaded.
     package = sys.modules[__name__.partition(".")[0]]
     exec(code, {"poptorch": package, "options": options})
 
@@ -41,11 +42,11 @@ def apply_file(options: Any, path: str | Path) -> None:
 def apply_json(options: Any, text: str) -> None:
     """Calls the setters that a JSON object names, with its values as arguments.
 
-    A key is a dotted path from `options`; a list is unpacked; a string "A.B" that names a member of
-    a public enumeration becomes it.
+    A key is a dotted path from `options`. A list is unpacked to several arguments. A string "A.B"
+    that names a member of a public enumeration is converted to the member.
 
     Raises:
-        ValueError: the text is no JSON object.
+        ValueError: the text is not a JSON object.
     """
     values = json.loads(text)
     if not isinstance(values, dict):
@@ -63,17 +64,17 @@ def apply_json(options: Any, text: str) -> None:
 
 
 def apply_defaults(options: Any) -> None:
-    """Calls the setters that the environment names.
+    """Calls the setters that `POPTORCH_DEFAULT_OPTIONS` names.
 
     Raises:
-        Error: the variable's value is no JSON object, or names no setter or no value of one.
+        Error: the value is not a JSON object, or names an unknown setter or an invalid argument.
     """
     text = os.environ.get(_DEFAULTS)
     if not text:
         return
     try:
         apply_json(options, text)
-    except Exception as error:  # Any setter may be named, with any value.
+    except Exception as error:  # The text may name any setter, with any argument.
         raise make_error(
             f"{_DEFAULTS} is '{printable(text)}', which cannot be applied "
             f"({type(error).__name__}: {error}). Give a JSON object of setters of Options, such as "

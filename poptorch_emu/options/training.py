@@ -12,7 +12,7 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
     """Options that only training reads (exact)."""
 
     def __init__(self, popart_options: _PopartOptions) -> None:
-        """Writes some of them to `popart_options`."""
+        """Stores `popart_options`, to which some setters write."""
         self._popart = popart_options
         super().__init__(
             gradient_accumulation=1,
@@ -21,7 +21,7 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
         )
 
     def gradientAccumulation(self, gradient_accumulation: int) -> _TrainingOptions:
-        """Sets how many micro-batches contribute to one update of the weights (exact).
+        """Sets the number of micro-batches that contribute to one weight update (exact).
 
         Example:
             >>> options = poptorch.Options().deviceIterations(2)
@@ -36,7 +36,7 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
     def accumulationAndReplicationReductionType(
         self, reduction_type: ReductionType
     ) -> _TrainingOptions:
-        """Sets how gradients of micro-batches and replicas become one (exact).
+        """Sets whether gradients of micro-batches and replicas are averaged or summed (exact).
 
         Raises:
             ValueError: `reduction_type` is neither `Mean` nor `Sum`.
@@ -54,24 +54,24 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
     def setMeanAccumulationAndReplicationReductionStrategy(
         self, mean_reduction_strategy: MeanReductionStrategy
     ) -> _TrainingOptions:
-        """Sets when a mean of gradients is divided, which decides its rounding (exact)."""
+        """Sets when a mean of gradients is divided, which changes its rounding (exact)."""
         self.set(meanAccumulationAndReplicationReductionStrategy=mean_reduction_strategy)
         return self
 
     def setAutomaticLossScaling(self, enabled: bool) -> _TrainingOptions:
         """Multiplies the loss scaling by a factor that follows the gradients' size (modelled).
 
-        After each update the device doubles the factor, or halves it where gradients come near the
-        largest float16 number. The settings `automaticLossScalingSettings.*` of the backend say
-        when; they and the rule are described in docs/numerics.md.
+        After each update the device doubles the factor, or halves it if gradients come near the
+        largest float16 number. The backend settings `automaticLossScalingSettings.*` control it;
+        docs/numerics.md describes them and the rule.
         """
         self._popart.set("automaticLossScalingSettings.enabled", enabled)
         return self
 
     def setConvolutionDithering(self, enabled: bool) -> _TrainingOptions:
-        """Asks that convolutions start on different tiles (accepted).
+        """Requests that convolutions start on different tiles (accepted).
 
-        Replaces the convolution part of `Precision.setPartialsType`, as PopTorch does.
+        Replaces the convolution part of `Precision.setPartialsType`, as in PopTorch.
         """
         note_accepted("Options.Training.setConvolutionDithering")
         self._popart.set("convolutionOptions", {"enableConvDithering": enabled})
@@ -79,7 +79,7 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
 
 
 class _JitOptions(OptionsDict, path="options.Jit"):
-    """Options of a way of tracing that is gone (accepted)."""
+    """Options of a tracer that no longer exists (accepted)."""
 
     def traceModel(self, trace_model: bool) -> _JitOptions:
         """Does nothing for `False` (accepted, deprecated); `True` is refused.
