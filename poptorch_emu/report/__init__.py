@@ -1,1 +1,1 @@
-"""What people look at: tables and files of what was compiled and what ran."""
+"""Tables, pictures and files for people, on compiled models and their runs."""

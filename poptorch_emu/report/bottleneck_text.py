@@ -1,4 +1,4 @@
-"""The cause that a step loses most time to, in words: the same ones everywhere."""
+"""Names the main cause of a step's duration, in the same words in all reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMES: Mapping[Cause, str] = {
 
 
 def bottleneck_text(plan: TimePlan) -> str:
-    """Returns the first cause of a plan, its share of a step, and the IPU where there are some."""
+    """Returns the first cause of a plan, its share of a step and, among several IPUs, its IPU."""
     found = losses(plan)
     if not found:
         return "nothing: a step takes no time"
@@ -44,7 +44,7 @@ def _is_of_one_ipu(cause: Cause) -> bool:
 
 
 def spread_weight_text(weight: SpreadWeight) -> str:
-    """Returns the fault of a trained weight that several IPUs use, and the way out."""
+    """Returns a sentence on a trained weight that several IPUs use, and the remedy."""
     return (
         f"IPUs {listed([str(ipu) for ipu in weight.ipus])} use the weight {weight.name}, which a "
         "real system refuses; put all its uses on one IPU"
@@ -52,5 +52,5 @@ def spread_weight_text(weight: SpreadWeight) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Returns words as a list in a sentence."""
+    """Returns words as a list within a sentence, such as "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

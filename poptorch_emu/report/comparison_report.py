@@ -1,4 +1,4 @@
-"""Schedules of one model side by side, as a table and as a picture for people."""
+"""Schedules of one model side by side, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from poptorch_emu.schedule.stash import stash_depths
 
 @dataclass(frozen=True)
 class Candidate:
-    """One schedule for a model.
+    """One schedule for a model, with its costs.
 
     Attributes:
-        name: of the schedule.
-        num_stages: that the model is cut into.
-        bubble: share of the time that IPUs wait, with a forward and each half of a backward of
-            one length.
-        bubble_by_cycles: by the cycles of the machine.
+        name: name of the schedule.
+        num_stages: number of stages of the model.
+        bubble: share of the time that IPUs wait, if a forward and each half of a backward take
+            equally long.
+        bubble_by_cycles: share of the time that IPUs wait, by the cycles of the machine.
         throughput: rows each second; `None` if it cannot run, or too much is unknown.
-        tile_bytes: of the fullest tile of all IPUs.
-        most_stashed: micro-batches that a stage holds at most.
+        tile_bytes: bytes of the fullest tile of all IPUs.
+        most_stashed: largest number of micro-batches that a stage stashes.
         fits: "yes", "close" or "no"; "" if it cannot run.
-        problem: why it cannot run; "" if it can.
+        problem: reason why it cannot run; "" if it can.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Candidate:
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:
-        """Returns what a schedule costs, given time and memory."""
+        """Returns a schedule with its costs by the plans of time and memory."""
         window = window_of(time.grid)
         return cls(
             name,
@@ -65,15 +65,15 @@ class Candidate:
 class ComparisonReport(PrintedReport):
     """Schedules for one model, the fastest of those that fit first; printed and drawn (modelled).
 
-    It has a line for each schedule: stages, bubbles, rows a second, memory, if it fits. The first
-    bubble is that of pictures, where a forward and each half of a backward are of one length; the
-    second is that of the machine.
+    The table has a line for each schedule: stages, two bubbles, rows a second and memory. The first
+    bubble supposes that a forward and each half of a backward take equally long; the second uses
+    the cycles of the machine.
 
     Attributes:
-        candidates: all of them; those that cannot run are last.
-        num_ipus: of a replica.
-        num_micro_batches: of a window.
-        system: its name.
+        candidates: all schedules; those that cannot run are last.
+        num_ipus: number of IPUs of a replica.
+        num_micro_batches: number of micro-batches of a window.
+        system: name of the system.
     """
 
     candidates: tuple[Candidate, ...]
@@ -85,7 +85,7 @@ class ComparisonReport(PrintedReport):
         """Returns the fastest schedule that fits.
 
         Raises:
-            ValueError: none does.
+            ValueError: no schedule fits.
         """
         return fastest(self.candidates)
 
@@ -96,7 +96,7 @@ class ComparisonReport(PrintedReport):
         """Draws the memory of the fullest tile against the bubble by the cycles of the machine.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.

@@ -1,4 +1,4 @@
-"""What files of reports lack that earlier versions wrote: it is added, as not known."""
+"""Completes reports from files of earlier versions: missing entries become "not known"."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def complete(report: Any) -> None:
-    """Adds to a report, as it was read, what earlier versions did not write.
+    """Adds the entries that earlier versions did not write to a report that was just read.
 
-    What is no report at all is left as it is: `report_check.py` tells what is wrong with it.
+    Values that are no report stay unchanged, because `report_check.py` names their fault.
     """
     for insight in _dictionaries(report, "insights"):
         insight.setdefault("code", None)
@@ -24,6 +24,6 @@ def complete(report: Any) -> None:
 
 
 def _dictionaries(value: Any, name: str) -> Iterator[dict[str, Any]]:
-    """Yields the dictionaries of a list that is an entry of another one."""
+    """Yields the dictionaries in the list `value[name]`; nothing if there is no such list."""
     entries = value.get(name) if isinstance(value, dict) else None
     yield from (each for each in entries or () if isinstance(each, dict))

@@ -1,4 +1,4 @@
-"""From the times at which inputs and outputs crossed to performance counters and latencies.
+"""Performance counters and latencies, from the times of a call's inputs and outputs.
 
 Times are wall-clock seconds of the engine on the host, with an arbitrary origin.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-# For each tensor, when each of its pieces began to cross and had crossed, in nanoseconds.
+# For each tensor, the (begin, end) of each transfer of a piece, in nanoseconds.
 Spans = list[list[tuple[int, int]]]
 Counters = dict[str, list[list[float]]]
 
@@ -16,12 +16,12 @@ OUTPUT, OUTPUT_COMPLETE = "output", "output_complete"
 
 _NS_PER_SECOND = 1e9
 
-# One end of a latency: which counter, and how those of several tensors come together.
+# One end of a latency: the name of a counter, and the function that joins several tensors' times.
 End = tuple[str, Callable[[Sequence[float]], float]]
 
 
 def counters(inputs: Spans, outputs: Spans) -> Counters:
-    """Returns for each counter and tensor the times of its pieces, ascending; `[[]]` for none."""
+    """Returns, for each counter and tensor, the ascending times of its pieces; `[[]]` for none."""
     return {
         INPUT: _times(inputs, 0),
         INPUT_COMPLETE: _times(inputs, 1),
@@ -33,8 +33,8 @@ def counters(inputs: Spans, outputs: Spans) -> Counters:
 def latency(times: Counters, start: End, end: End) -> tuple[float, float, float]:
     """Returns the shortest, the longest and the mean time from `start` to `end`, in seconds.
 
-    Where there are more starts than ends, an equal share of them belongs to each end, and counts
-    from its first. Without events all three are 0.
+    With more starts than ends, each end belongs to an equal share of the starts, and its time
+    counts from the first of them. Without events all three times are 0.
     """
     starts, ends = _ticks(times, start), _ticks(times, end)
     if not starts or not ends:
@@ -50,6 +50,6 @@ def _times(spans: Spans, end: int) -> list[list[float]]:
 
 
 def _ticks(times: Counters, end: End) -> list[float]:
-    """Returns one time for each piece: those of several tensors come together."""
+    """Returns one time for each piece, joined over all tensors."""
     name, join = end
     return [join(ticks) for ticks in zip(*times[name], strict=False)]

@@ -1,4 +1,4 @@
-"""What each IPU of a replica holds, as tables for people and for other programs."""
+"""The contents of each IPU's memory, as tables for people and for other programs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _MIB = 1024**2
 class MemoryReport(MemoryPlan, PrintedReport):
     """A memory plan that can be printed.
 
-    It has a table: for each IPU its kinds of content, in KiB, on chip and remote. The settings
-    stand below it.
+    The table lists each IPU's kinds of content in KiB, on chip and remote, above the settings.
 
     Attributes:
-        settings: what else the user settled about memory, a line each.
+        settings: lines on the other settings for memory.
     """
 
     settings: tuple[str, ...] = ()
@@ -33,17 +32,17 @@ class MemoryReport(MemoryPlan, PrintedReport):
     def of_plan(
         cls, plan: MemoryPlan, graph: Graph, placed: Partition, config: CompileConfig
     ) -> MemoryReport:
-        """Returns a plan with its tables, and the settings that it was made with."""
+        """Returns a plan that can be printed, with the settings that it used."""
         return cls(**vars(plan), settings=tuple(memory_settings(graph, placed, config)))
 
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 2), *self.settings]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws what each IPU holds on chip, and in streaming memory, by content, in MiB.
+        """Draws the content of each IPU, on chip and in streaming memory, in MiB.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.
@@ -80,7 +79,7 @@ class MemoryReport(MemoryPlan, PrintedReport):
         return rows
 
     def to_csv(self) -> str:
-        """Returns one line for each piece, under a line of names."""
+        """Returns a header line, and one line for each piece of content."""
         lines = ["ipu,content,name,item_bytes,copies,store,is_shard"]
         lines += [
             f"{self.ipu_ids[h.ipu]},{h.content.value},{h.name},{h.item_bytes},{h.copies},"

@@ -1,4 +1,4 @@
-"""What the user settled about memory besides the places of tensors, in words.
+"""The user's settings for memory, except the places of tensors, as lines of text.
 
 The model of the machine reads these settings; virtual IPUs take the memory that they need.
 """
@@ -34,7 +34,7 @@ def memory_settings(graph: Graph, placed: Partition, config: CompileConfig) -> I
 
 
 def _of_operations(graph: Graph, placed: Partition) -> Counter[tuple[int, float]]:
-    """Returns how many operations have a proportion of their own, by the user's number of an IPU.
+    """Returns the number of operations with a proportion of their own, by (user's IPU, proportion).
 
     Source: `poptorch.set_available_memory`.
     """

@@ -1,4 +1,4 @@
-"""A report of a model as a value: what it is, what it holds, how fast it is, and why."""
+"""A report of a model as a value: its facts, memory, speed and bottleneck."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNKNOWN = "not known"
 
 @dataclass(frozen=True)
 class ModelReport(PrintedReport):
-    """All that is known about a model; what is not known is None or empty, never zero.
+    """All known facts about a model; unknown values are None or empty, never zero.
 
     Attributes:
         view: the sections of the report, by the names in `docs/profile_file.md`.
@@ -29,10 +29,10 @@ class ModelReport(PrintedReport):
         return [*self._facts(), *tables, *self._insights()]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the fullest tile of each IPU beside its limit, and how each IPU spends a step.
+        """Draws the fullest tile of each IPU with its limit, and the parts of each IPU's step.
 
         Args:
-            axes: two of matplotlib; by default those of a new figure.
+            axes: two matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the two axes.

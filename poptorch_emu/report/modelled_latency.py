@@ -1,4 +1,4 @@
-"""When inputs and outputs of a call would cross on a real system, from a plan of time."""
+"""Predicted times of a call's inputs and outputs on a real system, from a plan of time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NS_PER_SECOND = 1e9
 
 @dataclass(frozen=True)
 class _Moment:
-    """One action, in seconds from the beginning of its window.
+    """The times of one action, in seconds from the beginning of its window.
 
     Attributes:
-        received: when its inputs are there.
+        received: time at which all inputs from the host have arrived.
     """
 
     begin: float
@@ -40,15 +40,15 @@ def modelled_spans(
 ) -> tuple[Spans, Spans]:
     """Returns the spans of the inputs and outputs of a call that begins at time 0.
 
-    An input crosses at the beginning of the first stage that reads it, an output at the end of the
-    stage that makes it. All replicas do the same at the same time. Transfers beside the compute are
-    taken to be done when a stage begins.
+    An input crosses at the beginning of the first stage that reads it, and an output at the end of
+    the stage that computes it. All replicas do the same at the same time. Overlapped transfers
+    count as finished when a stage begins.
 
     Args:
-        plan: of the call.
-        inventory: of the same model.
-        inputs: as measured, whose numbers of pieces are taken.
-        outputs: likewise.
+        plan: plan of the call's time.
+        inventory: inventory of the same model.
+        inputs: measured spans of the inputs, which give the number of pieces.
+        outputs: measured spans of the outputs, likewise.
     """
     transfers = _Transfers(plan, inventory)
     return (
@@ -88,19 +88,19 @@ class _Transfers:
         numbers = _returned(self._config, self._num_micro_batches)
         for number in _numbers_of_pieces(numbers, count):
             begin, moment = self._at(port, number)
-            # Of results of every micro-batch the transfer is a part of the action.
+            # If outputs return from every micro-batch, their transfer is a part of the action.
             leaves = begin + moment.end - (seconds if is_in_action else 0.0)
             found.append(_in_nanoseconds(leaves, leaves + seconds))
         return found
 
     def _at(self, port: Port, number: int) -> tuple[float, _Moment]:
-        """Returns when the window of a micro-batch begins, and its action within it."""
+        """Returns the beginning of a micro-batch's window, and its action in that window."""
         window, micro_batch = divmod(number, self._plan.grid.num_micro_batches)
         return window * self._plan.window_seconds, _moment(self._moments[port], micro_batch)
 
 
 def _moments(plan: TimePlan) -> dict[Port, dict[int, _Moment]]:
-    """Returns the actions of a window, those left out of a timeline aside."""
+    """Returns the times of a window's actions, except those that the timeline leaves out."""
     found: defaultdict[Port, dict[int, _Moment]] = defaultdict(dict)
     for event in timeline(plan):
         action = parse_action(event.action)
@@ -115,9 +115,9 @@ def _moments(plan: TimePlan) -> dict[Port, dict[int, _Moment]]:
 
 
 def _moment(of_port: dict[int, _Moment], micro_batch: int) -> _Moment:
-    """Returns one action; those between two that are known are evenly spaced."""
+    """Returns the times of one action, interpolated if the timeline leaves it out."""
     if not of_port:
-        return _Moment(0.0, 0.0, 0.0)  # A stage that does nothing takes no time.
+        return _Moment(0.0, 0.0, 0.0)  # A stage without operations takes no time.
     if micro_batch in of_port:
         return of_port[micro_batch]
     known = sorted(of_port)
@@ -141,7 +141,7 @@ def _input_ports(inventory: Inventory) -> dict[str, Port]:
 
 
 def _returned(config: CompileConfig, num_micro_batches: int) -> Sequence[int]:
-    """Returns the micro-batches at which outputs leave the device."""
+    """Returns the micro-batches after which outputs leave the device."""
     if config.output_mode is OutputMode.All:
         return range(num_micro_batches)
     if config.output_mode is OutputMode.EveryN:
@@ -156,7 +156,7 @@ def _iteration(config: CompileConfig, number: int) -> int:
 
 
 def _numbers_of_pieces(numbers: Sequence[int], count: int) -> list[int]:
-    """Returns the micro-batch of each of `count` pieces; each of `numbers` has equally many."""
+    """Returns the micro-batch of each of `count` pieces, spread evenly over `numbers`."""
     return [numbers[piece * len(numbers) // count] for piece in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Where numbers begin not to be finite, as text for people."""
+"""The first number that is not finite, as text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUM_SHOWN = 4
 
 @dataclass(frozen=True)
 class NonfiniteReport(FirstNonfinite, PrintedReport):
-    """What is not finite, to be printed (exact): where it begins, its inputs, what it reaches."""
+    """A printed report of values that are not finite (exact): origin, inputs and results."""
 
     def _parts(self, columns: int) -> Iterator[str]:
         if self.first is None:

@@ -16,7 +16,7 @@ from poptorch_emu.troubleshooting import Topic
 class NumbersReport(NumbersComparison, PrintedReport):
     """A comparison that can be printed (exact).
 
-    It has the verdict, the first difference, and a line for each module and direction.
+    The report has the verdict, the first difference, and a line for each module and direction.
     """
 
     def _parts(self, columns: int) -> list[str | Table]:
@@ -65,13 +65,13 @@ def _told(first: Difference, theirs: str) -> Iterator[str]:
 
 
 def where(value: Value) -> str:
-    """Returns module, direction and line of a value."""
+    """Returns the module, direction and source line of a value."""
     line = line_of(value)
     parts = [f"in '{value.module}'" if value.module else "", f"({value.direction.value})"]
     return " ".join(filter(None, [*parts, f"at {line}" if line else ""]))
 
 
 def line_of(value: Value) -> str:
-    """Returns the name of the file and the line of a value; "" if it has none."""
+    """Returns the "file:line" of a value, without the folder; "" if it has none."""
     file, _, line = value.line.rpartition(":")
     return f"{PurePath(file).name}:{line}" if file else ""

@@ -1,4 +1,4 @@
-"""What half precision loses in a window, as text and pictures for people."""
+"""Losses by half precision in a window, as text and pictures for people."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from poptorch_emu.report.terminal import shortened
 from poptorch_emu.report.terms import TERMS
 
 _NUM_SHOWN, _NUM_MODULES = 20, 3
-# What stands beside the name of an operation.
+# Columns of a row beside the name of the operation.
 _BESIDE_NAME = 62
-# Shares below this are not worth a sentence. Assumed.
+# Assumed: a smaller share is not worth a sentence.
 _NOTABLE = 0.01
-# The word of the table of terms for each direction.
+# For each direction, the entry in the table of terms that has its colour.
 WORD_OF_DIRECTION = {
     Direction.GIVEN: "input",
     Direction.FORWARD: "forward",
@@ -34,27 +34,27 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class NumericsReport(Numerics, PrintedReport):
-    """What half precision loses, to be printed and drawn (exact).
+    """Losses by half precision, to be printed and drawn (exact).
 
-    It has sentences about gradients and the loss scale, what to do, and the operations that lose
-    most. Shares are of the numbers that are not zero.
+    The report has sentences on gradients and the loss scale, suggestions, and the operations that
+    lose most. Shares refer to the numbers that are not zero.
     """
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was found, a sentence each."""
+        """Sentences on the losses."""
         return (self._headline(), *self._sentences())
 
     @property
     def suggestions(self) -> tuple[str, ...]:
-        """What to do, a sentence each."""
+        """Sentences on the changes that would help."""
         return tuple(self._suggestions())
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the magnitudes of each direction by their exponents, and what the type holds.
+        """Draws the magnitudes of each direction by exponent, and the range of the type.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.
@@ -133,7 +133,7 @@ class NumericsReport(Numerics, PrintedReport):
             )
 
     def counts(self, each: OperationNumbers) -> bool:
-        """Returns whether a row is one of half precision that an operation makes."""
+        """Returns whether a row is a half-precision value that an operation computes."""
         return self.has_half(each.value) and each.value.direction is not Direction.GIVEN
 
     def _of_module(self, each: ModuleGradients) -> str:
@@ -192,7 +192,7 @@ _HEAD = ["operation", "direction", "largest", "smallest", "over", "zero", "subn.
 
 def _row(each: OperationNumbers, columns: int) -> list[str]:
     value, found = each.value, each.magnitudes
-    # The direction says whether it is a gradient of a parameter, or its value after the update.
+    # The direction column tells whether a named tensor is a gradient or an updated weight.
     title = value.name.rpartition(" of ")[2] or f"{value.module} {value.title}".lstrip()
     is_any = found.num_nonzero > 0
     return [
@@ -221,12 +221,12 @@ def _reason(each: OperationNumbers) -> str:
 
 
 def power(exponent: int) -> str:
-    """Returns a power of two as people write it."""
+    """Returns a power of two with its exponent in superscript."""
     return f"2{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def histogram(found: Magnitudes) -> list[tuple[int, float]]:
-    """Returns the share of the numbers with each exponent, gaps and an empty one on each side."""
+    """Returns (exponent, share) for each bin of a histogram, with an empty bin at either end."""
     total = found.num_nonzero
     if not total:
         return []

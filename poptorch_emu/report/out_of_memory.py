@@ -1,4 +1,4 @@
-"""Says that a model would not fit on the machine: a warning, or the error that a user had then."""
+"""Reports that a model would not fit on the machine, as a warning or as PopTorch's error."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ _ADVICE = (
 def check_memory(executable: Executable, profile_folder: Path | None) -> None:
     """Reports a model that the tiles of the machine could not hold (modelled).
 
-    By default that is one warning, and the table of what takes the space at level info, both of
-    them once, and the model runs.
-    The IPU Model has no such limit.
+    By default the model runs, after one warning and a table of the tiles' memory at level info.
+    Targets of the IPU Model have no such limit.
 
     Args:
-        executable: just compiled or loaded.
-        profile_folder: where to write what is known of it, if it is refused.
+        executable: executable that was just compiled or loaded.
+        profile_folder: folder for the profile of a model that is refused.
 
     Raises:
-        Error: it does not fit, and `POPTORCH_EMU_OOM` is `error`; or that variable is neither
-            `warn`, `error` nor `off`.
+        Error: the model does not fit and `POPTORCH_EMU_OOM` is `error`, or that variable is none of
+            `warn`, `error` and `off`.
     """
     mode = os.environ.get(_VARIABLE) or _WARN
     if mode not in (_WARN, _ERROR, _OFF):
@@ -69,7 +68,7 @@ def check_memory(executable: Executable, profile_folder: Path | None) -> None:
 
 @cache
 def _warn(found: str, table: str) -> None:
-    """Warns of one model once; who asks for more gets the table."""
+    """Warns of one model once; the table is logged at level info only."""
     compiler_logger.warning(
         "%s By the memory model this would not fit on the machine; it runs here all the same. %s "
         "%s=error makes this an error, %s=off says nothing; %s",
@@ -83,7 +82,7 @@ def _warn(found: str, table: str) -> None:
 
 
 def _profile_lines(folder: Path, executable: Executable) -> list[str]:
-    """Writes what is known of a model that is refused; returns where, if it could be written."""
+    """Writes the profile of a refused model; returns lines that name its folder, if written."""
     try:
         profile.write_profile(folder, executable, (), ())
     except OSError as fault:

@@ -1,6 +1,6 @@
-"""What the pictures of reports share: matplotlib, which is an extra, boxes and bars.
+"""Drawing functions for all reports with matplotlib, an optional dependency: boxes and bars.
 
-Names of the user are written as they are, without matplotlib's formulas.
+Names from the user are drawn as plain text, without matplotlib's formulas.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from poptorch_emu.report.terms import TERMS, Term, ink_on, lighter, term
 
 _EDGE = "#161b26"
-# Lines of hatches have the colour of the edge; half through, they leave digits readable.
+# Hatches have the colour of the edge. This one is half transparent, so that digits stay readable.
 _HATCHED_EDGE = "#161b2670"
 
 
 @dataclass(frozen=True)
 class Box:
-    """A stretch of work on a lane; text stands on it. A higher shade is lighter."""
+    """A stretch of work on a lane, with text on it; a higher shade is lighter."""
 
     lane: int
     begin: float
@@ -46,7 +46,7 @@ def pyplot() -> Any:
 
 
 def axes_or_new(axes: Any, width: float, height: float) -> Any:
-    """Returns `axes`, or those of a new figure of so many inches."""
+    """Returns `axes`, or those of a new figure of `width` x `height` inches."""
     if axes is not None:
         return axes
     _, made = pyplot().subplots(figsize=(width, height), layout="constrained")
@@ -54,7 +54,7 @@ def axes_or_new(axes: Any, width: float, height: float) -> Any:
 
 
 def draw_boxes(axes: Any, boxes: Sequence[Box], lanes: Sequence[str], text_size: float = 8) -> None:
-    """Draws one row for each lane, the first on top, and a legend of the kinds that there are."""
+    """Draws one row for each lane, the first on top, and a legend of the kinds in use."""
     kinds = [word for word in TERMS if any(box.kind == word for box in boxes)]
     spans: defaultdict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
     for box in boxes:
@@ -66,7 +66,7 @@ def draw_boxes(axes: Any, boxes: Sequence[Box], lanes: Sequence[str], text_size:
         )  # fmt: skip
     for box in boxes:
         if box.text:
-            # On a hatch, digits need a ground of their own.
+            # Digits on a hatch need a plain background to be readable.
             colour = shaded(term(box.kind).colour, box.shade)
             ground = {"facecolor": colour, "linewidth": 0, "pad": 1.0}
             axes.text(
@@ -81,12 +81,12 @@ def draw_boxes(axes: Any, boxes: Sequence[Box], lanes: Sequence[str], text_size:
 
 
 def shaded(colour: str, shade: int) -> str:
-    """Returns a colour, `#rrggbb`, nearer to white with each shade."""
+    """Returns a `#rrggbb` colour that each shade moves nearer to white."""
     return lighter(colour, 1 - 0.6**shade)
 
 
 def draw_stacks(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
-    """Draws a bar for each label, made of the parts; parts that are nowhere are left out."""
+    """Draws a stacked bar for each label; parts that are zero everywhere are left out."""
     bottoms = [0.0] * len(labels)
     shown = [name for name, values in parts.items() if any(values)]
     for name in shown:
@@ -102,7 +102,7 @@ def draw_stacks(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[f
 
 
 def draw_limit(axes: Any, limit: float, name: str) -> None:
-    """Draws a line across at `limit`, where it does not make all else too small to see."""
+    """Draws a horizontal line at `limit`, unless it would make the bars too small to see."""
     if limit <= 3 * axes.get_ylim()[1]:
         axes.axhline(limit, color=_EDGE, linestyle="--", linewidth=1)
         axes.annotate(
@@ -113,7 +113,7 @@ def draw_limit(axes: Any, limit: float, name: str) -> None:
 
 
 def draw_unknown(axes: Any, what: str) -> None:
-    """Says that something is not known, instead of a picture."""
+    """Writes that something is not known, instead of a picture."""
     axes.set_axis_off()
     axes.text(
         0.5, 0.5, f"{what}: not known", ha="center", va="center", transform=axes.transAxes,
@@ -122,7 +122,7 @@ def draw_unknown(axes: Any, what: str) -> None:
 
 
 def set_title(axes: Any, text: str) -> None:
-    """Writes what may hold names of the user above `axes`."""
+    """Writes a title, which may contain names from the user, above `axes`."""
     axes.set_title(text, parse_math=False, loc="left", fontsize=10)
 
 

@@ -1,4 +1,4 @@
-"""What reports of lines and tables share: how they are printed, and how a notebook shows them."""
+"""Prints reports that consist of lines and tables, and shows them in notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.report.terminal import (
     wrapped,
 )
 
-# How wide a table of a notebook may be, in characters.
+# Widest table in a notebook, in characters.
 _NOTEBOOK_COLUMNS = 120
 
 
@@ -21,11 +21,11 @@ Self = TypeVar("Self", bound="PrintedReport")
 
 
 class Table(NamedTuple):
-    """Rows of a table, the first of which is its head.
+    """Rows of a table; the first row is its head.
 
     Attributes:
-        rows: of the same length.
-        num_left: how many columns begin at the left.
+        rows: rows of equal length.
+        num_left: number of leading columns that are aligned to the left.
     """
 
     rows: Sequence[Sequence[str]]
@@ -33,23 +33,23 @@ class Table(NamedTuple):
 
 
 class PrintedReport:
-    """A value that is printed as lines of text and tables; a class of its own says which."""
+    """A value that prints as lines of text and tables, which its class provides."""
 
     @classmethod
     def of(cls: type[Self], value: object) -> Self:
-        """Returns a report of `value`, whose fields it has."""
+        """Returns a report with the fields of `value`."""
         return cls(**vars(value))
 
     def _parts(self, columns: int) -> Iterable[str | Table]:
-        """Returns lines, an empty one for a gap, and tables, in order.
+        """Returns lines, empty lines for gaps, and tables, in order.
 
         Args:
-            columns: how wide what cannot be wrapped should be.
+            columns: greatest width, in characters, of parts that cannot be wrapped.
         """
         raise NotImplementedError(f"{type(self).__name__} has no parts")
 
     def __str__(self) -> str:
-        """Returns lines that fit the terminal; what is too wide for it stands below."""
+        """Returns lines that fit the terminal; columns that do not fit continue below."""
         columns = terminal_width()
         lines: list[str] = []
         for part in self._parts(columns):
@@ -60,7 +60,7 @@ class PrintedReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook; names of the user are text, never markup."""
+        """Returns the report for a notebook; names from the user are text, never markup."""
         pieces: list[str] = []
         lines: list[str] = []
         for part in self._parts(_NOTEBOOK_COLUMNS):

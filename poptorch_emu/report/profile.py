@@ -1,4 +1,4 @@
-"""Writes what ran where and when, for people and for trace viewers.
+"""Writes the engine's events as text files for people, and as a trace for viewers.
 
 Times are those of the engine on the host, not of an IPU.
 """
@@ -20,7 +20,7 @@ _NS_PER_US = 1000.0
 
 
 class RunEvent(Protocol):
-    """One action that ran, as the engine notes it."""
+    """One action that ran, as the engine records it."""
 
     @property
     def replica(self) -> int: ...  # noqa: D102
@@ -50,11 +50,11 @@ def write_profile(
     """Writes graph, schedule and memory as text, and `trace.json` (Chrome's trace format).
 
     Args:
-        folder: for the files; made if it does not exist.
-        executable: what ran.
-        segments: name of each segment of the program.
-        events: the actions of all calls, or of a long run's first and last ones.
-        num_dropped_events: how many actions between those are left out; stands in `otherData`.
+        folder: folder for the files; created if it does not exist.
+        executable: executable that ran.
+        segments: names of the segments of the program.
+        events: actions of all calls; of a long run, those of the first and the last calls.
+        num_dropped_events: number of actions left out in between; written to `otherData`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph, schedule = to_text(executable.graph), to_grid(executable.schedule)

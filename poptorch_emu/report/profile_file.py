@@ -1,7 +1,8 @@
 """The file of a report, `profile.pop`: an SQLite database; `docs/profile_file.md` has its schema.
 
-It holds the values of `page/view_model.py`. A file appears as a whole or not at all: it is written
-under another name first, so a process that is killed leaves the file that was there before.
+The database holds the values of `page/view_model.py`. A file appears as a whole or not at all,
+because it is written under another name first. So a process that is killed leaves the previous file
+unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, NamedTuple
 
 FILE_NAME = "profile.pop"
 SCHEMA_VERSION = 1
-# Of the files that SQLite makes beside one that is written to, and reads with it.
+# Suffixes of the files that SQLite writes beside a database and reads together with it.
 SIDE_SUFFIXES = ("-wal", "-shm", "-journal")
-# Calls of a profile are blobs of some 30 KiB; pages of 4 KiB take half as much time again.
+# A call takes about 30 KiB as a blob, and with pages of 4 KiB it takes 1.5 times as long to write.
 _PAGE_BYTES = 16384
-# These have tables of their own, with one row for each operation or event.
+# Values with tables of their own, with one row for each operation or event.
 EVENT_COLUMNS = ("lane", "start", "duration", "kind", "label", "micro_batch", "bytes")
 OPERATION_COLUMNS = (
     "name",
@@ -41,7 +42,7 @@ TABLES = (
     f"operation (number integer primary key, {', '.join(OPERATION_COLUMNS)})",
     f"event (timeline text not null, number integer, {', '.join(EVENT_COLUMNS)})",
 )
-# They come with the first call of a model that runs.
+# Tables that are added with the first call of a model that runs.
 APPENDED_TABLES = (
     "segment (number integer primary key, name text not null)",
     "call (number integer primary key, num_events integer not null, events blob not null)",
@@ -53,7 +54,7 @@ APPENDED_TABLES = (
 
 
 class EventRow(NamedTuple):
-    """One action that ran, as the events of a call have it; times are of the steady clock."""
+    """One action that ran, as a row of a call's events; times are those of the steady clock."""
 
     replica: int
     ipu: int
@@ -66,20 +67,20 @@ class EventRow(NamedTuple):
 
 
 def write_profile_file(path: Path, report: Mapping[str, Any]) -> None:
-    """Writes a report to `path`, whose folder is made if it does not exist.
+    """Writes a report to `path`; creates its folder if needed.
 
     Args:
-        report: a value of `view_model.view_model`.
+        report: value of `view_model.view_model`.
 
     Raises:
-        OSError: the file cannot be written; what stood there before is still there.
+        OSError: the file cannot be written; a previous file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(12)}.unfinished")
     try:
         with closing(sqlite3.connect(unfinished)) as file:
             _fill(file, report)
-        # SQLite would add to the new file what a process that was killed has left beside the old.
+        # SQLite would replay side files that a killed process left into the new file.
         for suffix in SIDE_SUFFIXES:
             path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
         unfinished.replace(path)
@@ -113,13 +114,13 @@ def _fill(file: sqlite3.Connection, report: Mapping[str, Any]) -> None:
     for timeline in timelines:
         rows = ((timeline["key"], *row) for row in _rows(timeline["columns"], EVENT_COLUMNS))
         _insert(file, "event", len(EVENT_COLUMNS) + 2, rows)
-    # A pragma takes no parameters.
+    # SQLite accepts no parameters in a pragma.
     file.execute(f"pragma user_version={SCHEMA_VERSION}")
     file.commit()
 
 
 def make_tables(file: sqlite3.Connection, tables: Iterable[str]) -> None:
-    """Makes those of some tables that are not there."""
+    """Creates the tables that do not exist yet."""
     for table in tables:
         file.execute(f"create table if not exists {table}")
 
@@ -131,7 +132,7 @@ def _insert(
 
 
 def _rows(columns: Mapping[str, list[Any]], names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields the number of each row, and its values."""
+    """Yields each row with its number first."""
     if not columns:
         return
     values = zip(*(columns[name] for name in names), strict=True)
@@ -139,5 +140,5 @@ def _rows(columns: Mapping[str, list[Any]], names: tuple[str, ...]) -> Iterator[
 
 
 def _storable(value: Any) -> Any:
-    """Returns a value that SQLite takes: names of files that are no text have half characters."""
+    """Returns a value that SQLite accepts: invalid file names contain lone surrogates."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Reads profile files, which anybody may have made: each fault is an error that names the file."""
+"""Reads profile files from unknown sources: each fault is an error that names the file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Table = NDArray[np.int64]
 
 
 def is_profile_file(path: Path) -> bool:
-    """Returns whether `path` is a file of a database.
+    """Returns whether `path` is an SQLite database.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: the file cannot be read, or is not a regular file.
     """
     with open_regular(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
@@ -52,7 +52,7 @@ def read_profile_file(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read.
-        ReportError: it is no such file, is damaged, or is of another version.
+        ReportError: the file is not a profile file, is damaged, or has another version.
     """
     with _opened(path) as file:
         report = _report(file)
@@ -62,16 +62,16 @@ def read_profile_file(path: Path) -> dict[str, Any]:
 
 
 def read_run(path: Path, step_seconds: float | None = None) -> EngineRun:
-    """Returns what ran, by a profile file; it may be written to at the same time.
+    """Returns the events in a profile file, which may be written to at the same time.
 
     Args:
-        path: of the file.
-        step_seconds: how long a call took; by default the median of the calls in the file, from the
-            first action to the last.
+        path: path of the file.
+        step_seconds: duration of a call in seconds; by default the median of the calls in the file,
+            from the first action to the last.
 
     Raises:
         OSError: the file cannot be read.
-        ReportError: it is no such file, is damaged, or is of another version.
+        ReportError: the file is not a profile file, is damaged, or has another version.
     """
     with _opened(path) as file:
         if not _has_calls(file):
@@ -92,11 +92,11 @@ def read_run(path: Path, step_seconds: float | None = None) -> EngineRun:
 
 
 def read_calls(path: Path) -> list[tuple[int, int, int]]:
-    """Returns number, begin and end, in nanoseconds, of each call that a profile file keeps.
+    """Returns (number, begin, end) of each call in a profile file, in nanoseconds.
 
     Raises:
         OSError: the file cannot be read.
-        ReportError: it is no such file, is damaged, or is of another version.
+        ReportError: the file is not a profile file, is damaged, or has another version.
     """
     with _opened(path) as file:
         calls = _calls(file) if _has_calls(file) else []
@@ -105,7 +105,7 @@ def read_calls(path: Path) -> list[tuple[int, int, int]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens a file to be read; what goes wrong while it is open is one error."""
+    """Opens a file for reading; all faults of its content become one type of error."""
     if not is_profile_file(path):
         raise ReportError(
             f"{path} is not a profile file: it is not an SQLite database. Give a {FILE_NAME} that "
@@ -130,7 +130,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _check_tables(file: sqlite3.Connection, path: Path) -> None:
-    """Refuses tables that are not as they are made: a view, say, may compute without end."""
+    """Rejects tables with other definitions, because a view, for example, may compute forever."""
     found = {name.lower(): sql for name, sql in file.execute(_DEFINITIONS)}
     expected = _definitions(TABLES)
     appended = _definitions(APPENDED_TABLES)
@@ -143,7 +143,7 @@ def _check_tables(file: sqlite3.Connection, path: Path) -> None:
 
 @functools.cache
 def _definitions(tables: tuple[str, ...]) -> dict[str, str]:
-    """Returns how SQLite describes some tables, by their names."""
+    """Returns SQLite's own text of each table's definition, by name."""
     with closing(sqlite3.connect(":memory:")) as file:
         make_tables(file, tables)
         return dict(file.execute(_DEFINITIONS))
@@ -174,7 +174,7 @@ def _has_calls(file: sqlite3.Connection) -> bool:
 
 
 def _calls(file: sqlite3.Connection) -> list[tuple[int, Table]]:
-    """Returns number and events of the calls that are kept."""
+    """Returns the number and the events of each call in the file."""
     rows = file.execute("select number, events from call order by number")
     return [(number, _table(data)) for number, data in rows]
 
@@ -188,7 +188,7 @@ def _table(data: bytes) -> Table:
 
 
 def _median_seconds(tables: list[Table]) -> float | None:
-    """Returns how long the median of the calls took."""
+    """Returns the median duration of the calls in seconds."""
     spans = [int(table[:, -1].max() - table[:, -2].min()) for table in tables if len(table)]
     return statistics.median(spans) / _NS_PER_SECOND if spans else None
 

@@ -1,7 +1,7 @@
-"""Appends what the engine runs to a profile file, while the model runs; see docs/profile_file.md.
+"""Appends the engine's events to a profile file while the model runs; see docs/profile_file.md.
 
-The events of a call are one row, whose bytes are those of a table of integers: a row for each event
-would cost more time than small models take.
+The events of a call are one row with the bytes of a table of integers, because one row for each
+event would take longer than small models do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from poptorch_emu.report.page.page_content import EngineRun
 from poptorch_emu.report.profile_file import APPENDED_TABLES, EventRow, make_tables
 from poptorch_emu.report.profile_reader import read_run
 
-# How many calls are kept whole, at the beginning and at the end of a run.
+# Number of calls that are kept whole at the beginning of a run, and at its end.
 KEPT_CALLS = 50
-# Events that wait for the writer; beyond them calls are counted and not kept.
+# Largest number of waiting events; while more wait, new calls are counted but not kept.
 _MOST_WAITING = 200_000
 _SECONDS_BETWEEN = 1.0
 
@@ -30,55 +30,55 @@ Table = NDArray[np.int64]
 
 
 class ProfileWriter:
-    """Appends to a file that `write_profile_file` made, from a thread of its own.
+    """Appends to a file of `write_profile_file`, from its own thread.
 
-    What has come is written once a second, in one transaction, so that a process that is killed
-    leaves a file that opens. What goes wrong with the disk ends the profile with one warning, and
-    nothing else.
+    New events are written once a second in one transaction, so that a killed process leaves a
+    readable file. After an error of the disk the profile ends with one warning, and the model goes
+    on.
     """
 
     def __init__(self, path: Path, segments: Sequence[str]) -> None:
         """Starts the thread, which opens the file when there is something to write.
 
         Args:
-            path: of the file.
-            segments: name of each segment of the program.
+            path: path of the file.
+            segments: names of the segments of the program.
         """
         self.path = path
         self._segments = tuple(segments)
         self._changed = threading.Condition()
-        # The following are guarded by it.
+        # The condition guards the attributes from here on.
         self._calls: list[tuple[int, Table]] = []
         self._tracepoints: list[tuple[str, str, int, int]] = []
         self._num_waiting = 0  # events
         self._num_calls = 0
         self._is_wanted_now = False
         self._is_closing = False
-        # The following belong to the thread.
-        # Numbers and sums of the calls that are kept of the end.
+        # Only the thread uses the attributes from here on.
+        # (Number, sums for each segment) of the calls that are kept at the end of the run.
         self._last: deque[tuple[int, Table]] = deque()
         self._is_failing = False
         self._thread = threading.Thread(target=self._work, name="profile", daemon=True)
         self._thread.start()
 
     def add_call(self, events: Table) -> None:
-        """Appends the events of a call; (events, 8) integers."""
+        """Appends the events of a call, (events, 8) integers."""
         with self._changed:
             self._num_calls += 1
-            if self._num_waiting <= _MOST_WAITING:  # Else the disk is slower than the model.
+            if self._num_waiting <= _MOST_WAITING:  # Otherwise the disk is slower than the model.
                 self._calls.append((self._num_calls - 1, events))
                 self._num_waiting += len(events)
 
     def add_tracepoint(self, channel: str, name: str, start_ns: int, end_ns: int) -> None:
-        """Appends a stretch of time that the user named."""
+        """Appends a stretch of time that the user marked by a tracepoint."""
         with self._changed:
             if self._num_waiting <= _MOST_WAITING:
                 self._tracepoints.append((channel, name, start_ns, end_ns))
                 self._num_waiting += 1
 
     def run(self, step_seconds: float | None = None) -> EngineRun:
-        """Returns what ran until now; waits until it is in the file."""
-        if self._thread.is_alive():  # It is not in a process that was forked.
+        """Returns the events until now; waits until they are in the file."""
+        if self._thread.is_alive():  # A forked process has no such thread.
             with self._changed:
                 self._is_wanted_now = True
                 self._changed.notify_all()
@@ -86,7 +86,7 @@ class ProfileWriter:
         return read_run(self.path, step_seconds)
 
     def close(self) -> None:
-        """Writes what is left and ends the thread."""
+        """Writes the remaining events and ends the thread."""
         if self._thread.is_alive():
             with self._changed:
                 self._is_closing = True
@@ -113,14 +113,14 @@ class ProfileWriter:
                         database.executemany(
                             "insert into tracepoint values (?, ?, ?, ?)", tracepoints
                         )
-            except (sqlite3.Error, OSError, ValueError) as error:  # A name may be no text.
+            except (sqlite3.Error, OSError, ValueError) as error:  # A name may not be valid text.
                 self._fail(error)
             with self._changed:
                 self._is_wanted_now = False
                 self._changed.notify_all()
         if database is not None:
             try:
-                # A file that is complete needs no log beside it.
+                # A complete file needs no write-ahead log beside it.
                 database.execute("pragma journal_mode=delete")
                 database.close()
             except sqlite3.Error as error:
@@ -128,7 +128,7 @@ class ProfileWriter:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the file could not be written to, which a warning has said."""
+        """Whether writing to the file has failed; a warning has said so."""
         return self._is_failing
 
     def _fail(self, error: Exception) -> None:
@@ -138,17 +138,17 @@ class ProfileWriter:
 
     def _begin(self) -> sqlite3.Connection:
         database = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=rw", uri=True)
-        # Readers find whole transactions while the model runs, and after it was killed.
+        # A write-ahead log lets readers see whole transactions, also after the process was killed.
         database.execute("pragma journal_mode=wal")
         database.execute("pragma synchronous=normal")
-        with database:  # All tables or none, if the disk is full.
+        with database:  # One transaction, so that a full disk leaves none of the tables.
             database.execute("begin")
             make_tables(database, APPENDED_TABLES)
             database.executemany("insert into segment values (?, ?)", enumerate(self._segments))
         return database
 
     def _write_calls(self, database: sqlite3.Connection, calls: list[tuple[int, Table]]) -> None:
-        """Writes the calls that are kept, and sums up those that no longer are."""
+        """Writes the calls that are kept, and adds up those that are dropped."""
         later = [call for call in calls if call[0] >= KEPT_CALLS]
         kept = [call for call in calls if call[0] < KEPT_CALLS] + later[-KEPT_CALLS:]
         left_out = [table for _, table in later[:-KEPT_CALLS]]
@@ -169,10 +169,10 @@ class ProfileWriter:
         )
 
     def _sums(self, table: Table) -> Table:
-        """Returns for each segment how many events it has, and their nanoseconds; (2, segments)."""
+        """Returns the number of events and their nanoseconds, for each segment; (2, segments)."""
         names = ("segment", "start_ns", "end_ns")
         segments, starts, ends = (table[:, EventRow._fields.index(name)] for name in names)
         counts = np.bincount(segments, minlength=len(self._segments))
-        # As floating-point numbers they are exact for a hundred days.
+        # Float64 sums of nanoseconds are exact up to a hundred days.
         total = np.bincount(segments, ends - starts, minlength=len(self._segments))
         return np.stack([counts, total.astype(np.int64)])

@@ -1,4 +1,4 @@
-"""What limits a step and what to do against it, in sentences."""
+"""Sentences on the causes that limit a step, and on their remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.causes import Cause
 from poptorch_emu.report.bottleneck_text import listed, spread_weight_text
 
-# Sentences about the share of a step that each cause takes.
+# Sentences on the share of a step that each cause takes.
 _CAUSES: Mapping[Cause, str] = {
     Cause.HOST_INPUT: "IPU {ipu} waits for inputs from the host for {share} of a step.",
     Cause.HOST_OUTPUT: "IPU {ipu} waits for results to reach the host for {share} of a step.",
@@ -65,7 +65,7 @@ _ADVICE: Mapping[str, Callable[[Any], str]] = {
 
 
 def advice_text(settings: Mapping[str, Any]) -> str:
-    """Returns what to do, in words."""
+    """Returns the suggested changes in words."""
     return listed(_advice(settings))
 
 
@@ -86,10 +86,10 @@ def remedy_text(remedy: Remedy) -> str:
 
 
 def update_text(factor: float) -> str:
-    """Returns a sentence if an update has other rows than before, which changes the training.
+    """Returns a sentence if the rows of an update change, which changes the training.
 
     Args:
-        factor: the rows of an update with the change, divided by those without it.
+        factor: rows of an update with the change, divided by those without it.
     """
     if factor == 1:
         return ""

@@ -1,7 +1,7 @@
-"""What the values of a report must be for what reads them: pages, summaries, `pva`.
+"""Checks the values of a report for its readers: pages, summaries and `pva`.
 
-A report is a file that anybody may have made. `view_model.py` makes the values, and each entry
-that it adds for a reader has its type here.
+A report file may come from anybody. Each entry that `view_model.py` adds for a reader needs its
+type here.
 """
 
 from __future__ import annotations
@@ -162,20 +162,20 @@ _REPORT: dict[str, Any] = {
     "log": ([{"time": str, "level": str, "text": str}], None),
     "insights": [{"kind": str, "text": str, "code": _SOME_TEXT}],
 }
-# More than any system has: `pva` makes lists of both.
+# Limits above any real system, because `pva` makes lists with one entry for each lane and tile.
 _MOST_LANES, _MOST_TILES = 2**12, 2**14
 
 
 class ReportError(ValueError):
-    """A file is no report, is damaged, or is of another version."""
+    """A file is not a report, is damaged, or has another version."""
 
 
 @contextmanager
 def refuses_damage(path: Path) -> Iterator[None]:
-    """Makes one error of whatever a file does to its readers.
+    """Turns any error of a file's readers into one type of error.
 
     Raises:
-        ReportError: a reader failed; the text names the file.
+        ReportError: a reader failed; the message names the file.
     """
     try:
         yield
@@ -197,11 +197,11 @@ def check_report(report: Any, path: Path) -> None:
     """Checks the values of a report.
 
     Args:
-        report: as it was read.
-        path: of its file, for the message.
+        report: report as it was read.
+        path: path of its file, for the message.
 
     Raises:
-        ReportError: something in it cannot be.
+        ReportError: a value of the report has a wrong type or contradicts another one.
     """
     fault = _fault(report)
     if fault:
@@ -213,7 +213,7 @@ def _fault(report: Any) -> str:
     if fault:
         return fault
     operations = report["operations"]
-    if operations:  # Else none is known.
+    if operations:  # An empty table means that no operation is known.
         fault = type_fault(operations, _OPERATIONS, "report.operations")
         if fault or _are_uneven(operations):
             return fault or "the columns of operations are not of one length"

@@ -12,16 +12,13 @@ from poptorch_emu.schedule.transfers import Transfer, transfer_row
 
 
 def to_grid(schedule: Schedule) -> str:
-    """Returns a table with slot numbers, their parts and one labelled row for each IPU."""
+    """Returns a table with slot numbers, the parts of the window, and one row for each IPU."""
     rows = grid_rows(schedule)
     return "\n".join(to_table(rows, num_left=len(rows[0])))
 
 
 def grid_rows(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> list[list[str]]:
-    """Returns the cells of `to_grid`: slot numbers, their parts, and a row or two for each IPU.
-
-    An IPU with transfers beside its compute has a second row.
-    """
+    """Returns the cells of `to_grid`; an IPU with overlapped transfers has a second row."""
     table = [["slot", *map(str, range(schedule.num_slots))], ["", *slot_parts(schedule)]]
     for ipu, row in enumerate(schedule.rows):
         table.append([f"IPU {ipu}", *map(cell_text, row)])
@@ -32,10 +29,10 @@ def grid_rows(schedule: Schedule, transfers: Sequence[Transfer] = ()) -> list[li
 
 
 def slot_parts(schedule: Schedule) -> tuple[str, ...]:
-    """Returns for each slot the part of the window: `fill`, `main`, `flush` or `update`.
+    """Returns the part of the window of each slot: `fill`, `main`, `flush` or `update`.
 
-    The pipeline fills until a first micro-batch comes out and flushes once the last one has gone
-    in; with fewer micro-batches than the line has places there is no `main`.
+    The pipeline fills until the first micro-batch leaves it, and flushes after the last has
+    entered. There is no `main` if all micro-batches enter before the first one leaves.
     """
     entries, exits, updates = [0], [schedule.num_slots], [schedule.num_slots]
     exit_stage = 0 if schedule.is_training else schedule.num_stages - 1

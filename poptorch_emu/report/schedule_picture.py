@@ -1,4 +1,4 @@
-"""The picture of a pipeline as textbooks draw it: a row for each IPU, a box for each action."""
+"""The picture of a pipeline as in textbooks: a row for each IPU, a box for each action."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import FreeRun
 from poptorch_emu.schedule.schedule import Schedule
 
-# Lengths of boxes: a convention of such pictures, not times.
+# Lengths of boxes, by the convention of such pictures; they are not times.
 _LENGTHS = {"forward": 1.0, "recompute": 1.0, "backward": 2.0, "weights": 1.0, "update": 1.0}
-# Of more slots the first and the last ones are drawn.
+# A longer schedule is drawn with its first and last slots only.
 MOST_SLOTS = 60
 _GAP = 3.0
 _INCHES = 0.26
 
 
 def shown_slots(num_slots: int) -> tuple[range, range]:
-    """Returns the slots before what is left out of a long schedule, and those after it."""
+    """Returns the slots before and after the gap in a long schedule."""
     if num_slots <= MOST_SLOTS:
         return range(num_slots), range(0)
     half = MOST_SLOTS // 2
@@ -30,13 +30,13 @@ def shown_slots(num_slots: int) -> tuple[range, range]:
 
 
 def boxes_of(schedule: Schedule, recomputes: Sequence[bool]) -> tuple[list[Box], list[float]]:
-    """Returns the boxes of a schedule, and where its left-out slots stand, if there are any.
+    """Returns the boxes of a schedule, and the positions of left-out slots.
 
-    Each slot is as long as what the IPU with most work has to do in it.
+    Each slot is as long as the work of its busiest IPU.
 
     Args:
-        schedule: of one window.
-        recomputes: for each stage, whether its backward computes activations again; empty if none.
+        schedule: schedule of one window.
+        recomputes: for each stage, whether its backward recomputes activations; empty if none does.
     """
     boxes: list[Box] = []
     gaps = []
@@ -58,7 +58,7 @@ def boxes_of(schedule: Schedule, recomputes: Sequence[bool]) -> tuple[list[Box],
 
 
 def part_spans(schedule: Schedule, recomputes: Sequence[bool]) -> list[tuple[str, float, float]]:
-    """Returns the parts of a window in the picture of `boxes_of`, with begin and end of each."""
+    """Returns (name, begin, end) of each part of the window in the picture of `boxes_of`."""
     parts = slot_parts(schedule)
     spans: list[tuple[str, float, float]] = []
     at = 0.0
@@ -74,7 +74,7 @@ def part_spans(schedule: Schedule, recomputes: Sequence[bool]) -> list[tuple[str
 
 
 def _slot_length(schedule: Schedule, slot: int, recomputes: Sequence[bool]) -> float:
-    """Returns how long the IPU with most work needs for a slot."""
+    """Returns the length of a slot: the work of its busiest IPU."""
     works = (
         sum(length for action in row[slot] for _, length in _parts(action, recomputes))
         for row in schedule.rows
@@ -83,13 +83,13 @@ def _slot_length(schedule: Schedule, slot: int, recomputes: Sequence[bool]) -> f
 
 
 def boxes_of_run(schedule: Schedule, run: FreeRun) -> tuple[list[Box], list[float]]:
-    """Returns the boxes of a table, in which IPUs wait for nothing but what they need.
+    """Returns the boxes of a table in which IPUs only wait for the inputs of their actions.
 
-    Of a long one those at both ends are left, and a gap between them.
+    In a long table only the boxes at both ends are kept, with a gap between them.
 
     Args:
-        schedule: of one window.
-        run: of it, in units of such pictures.
+        schedule: schedule of one window.
+        run: begin and end of its actions, in units of such pictures.
     """
     shades, boxes = shades_of(schedule), []
     for action, begin in run.begins.items():
@@ -110,7 +110,7 @@ def boxes_of_run(schedule: Schedule, run: FreeRun) -> tuple[list[Box], list[floa
 
 
 def shades_of(schedule: Schedule) -> tuple[int, ...]:
-    """Returns for each stage how many others come before it on its IPU."""
+    """Returns, for each stage, the number of earlier stages on its IPU."""
     seen: Counter[int] = Counter()
     shades = []
     for ipu in schedule.ipu_of_stage:
@@ -128,7 +128,7 @@ def _box(
 
 
 def _parts(action: Action, recomputes: Sequence[bool]) -> Iterator[tuple[str, float]]:
-    """Yields the kinds of boxes of an action, and their lengths."""
+    """Yields (kind, length) for each box of an action."""
     is_backward = action.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUTS)
     if is_backward and recomputes and recomputes[action.stage]:
         yield "recompute", _LENGTHS["recompute"]
@@ -146,11 +146,11 @@ def draw_schedule(
     """Draws a schedule and returns the axes.
 
     Args:
-        schedule: of one window.
-        recomputes: for each stage, whether its backward computes activations again; empty if none.
+        schedule: schedule of one window.
+        recomputes: for each stage, whether its backward recomputes activations; empty if none does.
         ipu_ids: the user's numbers of the IPUs.
-        axes: new ones if this is None.
-        run: of a table, which is drawn by it instead of by slots.
+        axes: matplotlib axes to draw on; None for new ones.
+        run: begin and end of a table's actions, which replace the slots; None for other schedules.
     """
     found = boxes_of(schedule, recomputes) if run is None else boxes_of_run(schedule, run)
     boxes, gaps = found
@@ -171,7 +171,7 @@ def draw_schedule(
 
 
 def _name_parts(axes: Any, spans: Sequence[tuple[str, float, float]]) -> None:
-    """Writes the parts of a window above the picture, with a line between each two."""
+    """Writes the parts of a window above the picture, with a line between two parts."""
     for name, begin, end in spans:
         if begin:
             axes.axvline(begin, color="k", linestyle=":", linewidth=1)

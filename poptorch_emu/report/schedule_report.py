@@ -1,4 +1,4 @@
-"""When each IPU runs what, as a grid for people."""
+"""The actions of each IPU over time, as a grid for people."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ _TERM_OF_LETTER = {
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """When each IPU runs what in one window, which is one weight update or one call (exact).
+    """The actions of each IPU in one window: one weight update, or one call (exact).
 
     Attributes:
-        grid: the actions; `2F0` is the forward of stage 2 for micro-batch 0, B its backward and
-            `0U0` the weight update of IPU 0. Where a backward is cut, I gives the gradients that
-            the stage before needs, and W those of weights.
+        grid: schedule; `2F0` is the forward of stage 2 for micro-batch 0, B its backward, and `0U0`
+            the weight update of IPU 0. If a backward is divided, I computes the gradients that the
+            stage before needs, and W those of weights.
         ipu_ids: the user's number of each virtual IPU.
-        blocks: the blocks of each stage; "" stands for what comes before the first block. Empty
-            where the schedule belongs to no model.
+        blocks: blocks of each stage; "" is the code before the first block. Empty if the schedule
+            belongs to no model.
         phase_of_stage: the user's phase of each stage; `None` unless execution is phased.
-        phases: how the phases are numbered; `None` unless execution is phased.
-        movements: what each segment moves between streaming memory and its IPU.
-        transfers: inputs and outputs that cross between host and IPU while it computes.
-        recomputes: for each stage, whether its backward would compute activations again.
-        is_table: whether it is one of `emulator.schedules`; IPUs then wait for nothing but what
-            their actions need.
-        tiles: what the tiles of the IPUs would hold, where the schedule belongs to a model.
-        time: how long a call would take, where the schedule is a table of a model.
+        phases: numbers of the phases; `None` unless execution is phased.
+        movements: bytes that each segment moves between streaming memory and its IPU.
+        transfers: inputs and outputs that cross between host and IPU during compute.
+        recomputes: for each stage, whether its backward recomputes activations.
+        is_table: whether the schedule is one of `emulator.schedules`, in which IPUs only wait for
+            the inputs of their actions.
+        tiles: plan of the tiles' memory; `None` if the schedule belongs to no model.
+        time: plan of a call's time, for the table of a model.
     """
 
     grid: Schedule
@@ -81,7 +81,7 @@ class SchedulePlan:
 
     @classmethod
     def of(cls, executable: Executable, time: TimePlan | None = None) -> SchedulePlan:
-        """Returns what each IPU of a compiled model runs, and when."""
+        """Returns the actions of each IPU of a compiled model."""
         config, places = executable.config, executable.partition.places
         is_phased = config.strategy.is_phased
         return cls(
@@ -102,7 +102,7 @@ class SchedulePlan:
     def bubble(self) -> float:
         """The share of the time that IPUs wait, until the last one is done (exact).
 
-        A forward takes one unit, and so does each half of a backward.
+        A forward takes one unit of time, and each half of a backward takes one unit.
         """
         return self._run.bubble
 
@@ -110,8 +110,8 @@ class SchedulePlan:
     def bubble_within(self) -> float:
         """The share in which an IPU waits between its own first and last action (exact).
 
-        This is the bubble where an IPU need not wait for the others' updates, as papers on zero
-        bubbles count it.
+        Papers on zero bubbles count this share, because there an IPU need not wait for the updates
+        of other IPUs.
         """
         return self._run.bubble_within
 
@@ -127,12 +127,12 @@ class SchedulePlan:
         return free_run(self.grid)
 
     def __str__(self) -> str:
-        """Returns the grid of IPUs and time, its parts marked, and a line for each stage.
+        """Returns the grid of IPUs and slots, the parts of the window, and a line for each stage.
 
-        In between is a line for each segment that uses streaming memory. A row of I/O shows what
-        crosses beside the compute: `0I1` is input 0 of micro-batch 1, `0O1` an output; `+` marks
-        what is the next window's, `-` what is of the one before. What is too wide for the terminal
-        stands below; the middle of a long window is left out.
+        Segments that use streaming memory have a line each. A row of I/O shows overlapped
+        transfers: `0I1` is input 0 of micro-batch 1, `0O1` an output; `+` marks transfers for the
+        next window, `-` those of the window before. Columns that do not fit the terminal continue
+        below. The middle of a long window is left out.
         """
         columns, rows = terminal_width(), self._rows()
         lines = [*fitted_table(rows, len(rows[0]), columns), *self._left_out(), ""]
@@ -141,7 +141,7 @@ class SchedulePlan:
         )
 
     def _repr_html_(self) -> str:
-        """Returns the grid for a notebook, coloured as its picture is, and the lines below it."""
+        """Returns the grid for a notebook, coloured like its picture, with the lines below it."""
         shades = shades_of(self.grid)
         rows = "".join(
             f"<tr>{''.join(_html_cell(text, shades) for text in row)}</tr>"
@@ -152,14 +152,14 @@ class SchedulePlan:
         return table + html_lines([*self._left_out(), *filter(None, self._notes())])
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the pipeline as textbooks do: IPUs and time, numbers are micro-batches.
+        """Draws the pipeline as in textbooks: a row for each IPU, numbers are micro-batches.
 
         Boxes have conventional lengths: forward and recompute 1, backward 2, update 1; the picture
-        of `emulator.timeline` is to scale. Of a long window the first and the last slots are drawn.
-        Where an IPU has several stages, those that come later are lighter.
+        of `emulator.timeline` is to scale. A long window is drawn with its first and last slots. If
+        an IPU has several stages, later ones are lighter.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.
@@ -187,7 +187,7 @@ class SchedulePlan:
         return [f"Slots {first.stop} to {last.start - 1} are not shown; to_csv() has them all."]
 
     def _notes(self) -> list[str]:
-        """Returns a line for each segment that moves something, and one for each stage."""
+        """Returns a line for each segment that uses streaming memory, and one for each stage."""
         depths = stash_depths(self.grid)
         lines = [*map(_movement_text, self.movements), ""] if self.movements else []
         for stage, ipu in enumerate(self.grid.ipu_of_stage):
@@ -200,7 +200,7 @@ class SchedulePlan:
         return [*lines, *self._table_notes()] if self.is_table else lines
 
     def _table_notes(self) -> list[str]:
-        """Returns what a table costs: the bubble, and the memory of each IPU."""
+        """Returns lines on the costs of a table: its bubble, and the memory of each IPU."""
         text = f"bubble: {self.bubble:.1%}"
         if self.bubble - self.bubble_within > 1e-9:
             text += f" ({self.bubble_within:.1%} where no IPU waits for another one's update)"
@@ -220,7 +220,7 @@ class SchedulePlan:
     def to_pytorch_csv(self) -> str:
         """Returns the computations as the CSV that PyTorch's pipelining reads (exact).
 
-        `_PipelineScheduleRuntime._load_csv(path, format="compute_only")` takes it.
+        Pass the file to `_PipelineScheduleRuntime._load_csv(path, format="compute_only")`.
         """
         return "".join(",".join(row) + "\n" for row in pytorch_rows(self.grid))
 
@@ -238,11 +238,11 @@ def _movement_text(moved: Movement) -> str:
 
 
 def _html_cell(text: str, shades: Sequence[int]) -> str:
-    """Returns a cell of the grid, each of its actions on the colour of its kind.
+    """Returns a cell of the grid with each action on the colour of its kind.
 
     Args:
-        text: of the cell.
-        shades: of the stages; those that come later on their IPU are lighter.
+        text: text of the cell.
+        shades: shade of each stage; later stages on an IPU are lighter.
     """
     found = next((_TERM_OF_LETTER[letter] for letter in text if letter in _TERM_OF_LETTER), None)
     is_action = found is not None and text[0].isdigit()
@@ -260,7 +260,7 @@ def _html_cell(text: str, shades: Sequence[int]) -> str:
 
 
 def _recomputes(executable: Executable) -> tuple[bool, ...]:
-    """Returns for each stage whether the machine's plan computes activations of it again."""
+    """Returns, for each stage, whether the machine's plan recomputes any of its activations."""
     placed, graph = executable.partition, executable.graph
     is_training = executable.config.is_training
     if not is_training:
@@ -275,5 +275,5 @@ def _recomputes(executable: Executable) -> tuple[bool, ...]:
 
 
 def _is_repeated(instruction: Instruction) -> bool:
-    """Returns whether an instruction of backward repeats what forward did; views cost nothing."""
+    """Returns whether an instruction of backward repeats a forward one; views do not count."""
     return instruction.record.phase is Phase.FORWARD and not traits_of(instruction.target).is_view

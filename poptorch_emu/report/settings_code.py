@@ -1,4 +1,4 @@
-"""The lines that make a choice of settings, to be pasted into a program of PopTorch."""
+"""Lines of code that apply a choice of settings, to paste into a PopTorch program."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SETTER = {
 
 
 def settings_code(settings: Mapping[str, Any], planned: Planned) -> str:
-    """Returns the lines for some settings of the planner.
+    """Returns the lines of code for some settings of the planner.
 
     Args:
-        settings: values by the names of `compile.settings.SETTINGS`.
-        planned: the plan with them.
+        settings: values of settings, by the names in `compile.settings.SETTINGS`.
+        planned: plan with these settings.
     """
     config, split = planned.inventory.config, planned.split
     lines = [line for line in _locations(settings, config)]
@@ -48,7 +48,7 @@ def settings_code(settings: Mapping[str, Any], planned: Planned) -> str:
 
 
 def _kept_schedule(strategy: StrategyConfig) -> list[str]:
-    """Returns the line without which a new execution strategy would have the usual schedule."""
+    """Returns the line that keeps the schedule, which a new execution strategy would reset."""
     own = strategy.table or strategy.order.value
     return [] if own == PipelineOrder.GROUPED.value else [_schedule(own)]
 
@@ -64,7 +64,7 @@ def _schedule(value: str | TableConfig) -> str:
 
 
 def _locations(settings: Mapping[str, Any], config: CompileConfig) -> Iterator[str]:
-    """Yields the place of each kind of tensor that changes, in one call for each."""
+    """Yields one call for each kind of tensor whose location changes."""
     offload = settings.get("offload", "")
     kinds = set(_SETTER if offload == "nothing" else filter(None, offload.split("+")))
     kinds |= {"optimizer"} if settings.get("sharding") else set()

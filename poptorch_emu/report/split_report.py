@@ -16,7 +16,7 @@ from poptorch_emu.report.terminal import (
     wrapped,
 )
 
-# Of the names in a line of code, beside what stands around them.
+# Columns for the names in a line of code, beside the text around them.
 _CODE_COLUMNS = 50
 _TOO_LARGE = (
     "No split fits into the memory of the IPUs. This is one whose fullest tile holds least."
@@ -25,13 +25,13 @@ _TOO_LARGE = (
 
 @dataclass(frozen=True)
 class SplitReport(Split, PrintedReport):
-    """A split that can be printed, and pasted."""
+    """A split that can be printed, with code to paste."""
 
     def code(self, model: str = "model") -> str:
-        """Returns the lines that make this split.
+        """Returns the lines of code that apply this split.
 
         Args:
-            model: the name of the user's module, where its modules become blocks.
+            model: name of the variable with the user's module, whose submodules become blocks.
         """
         if self.is_of_blocks:
             stages = ",\n".join(
@@ -53,7 +53,7 @@ class SplitReport(Split, PrintedReport):
         return "\n".join([*fitted_table(self._rows(), 1, columns), *notes, "", self.code()])
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
+        """Returns the same content for a notebook."""
         return html_table(self._rows(), 1) + html_lines([*self._notes(), self.code()])
 
     def _rows(self) -> list[list[str]]:
@@ -70,7 +70,7 @@ class SplitReport(Split, PrintedReport):
 
 
 def _filled(names: Sequence[str]) -> str:
-    """Returns names as arguments, on as many lines as they need."""
+    """Returns names as arguments of a call, in lines of limited width."""
     lines = [""]
     for text in map(repr, names):
         if lines[-1] and len(lines[-1]) + len(text) > _CODE_COLUMNS:

@@ -1,4 +1,4 @@
-"""Text that fits a terminal, and the same for a notebook, where names are text and never markup."""
+"""Text that fits a terminal, and its form for notebooks, where names are never markup."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Iterator, Sequence
 from poptorch_emu.report.text_table import printable_rows, to_table
 from poptorch_emu.untrusted.texts import printable
 
-# Without a terminal, and for one whose width nobody could use.
+# Columns without a terminal, and the limits for terminals that are too narrow or too wide.
 _USUAL, _LEAST, _MOST = 80, 60, 160
 
 
 def terminal_width() -> int:
-    """Returns how many columns text may have: those of the terminal, 80 without one."""
+    """Returns the number of columns for text: those of the terminal, or 80 without one."""
     return min(max(shutil.get_terminal_size((_USUAL, 24)).columns, _LEAST), _MOST)
 
 
 def wrapped(text: str, columns: int) -> list[str]:
-    """Returns the lines of `text`, of at most so many columns; later ones are indented."""
+    """Returns the lines of `text` with at most `columns` characters; later lines are indented."""
     lines = textwrap.wrap(text, columns, subsequent_indent="  ")
     return [printable(line) for line in lines]
 
 
 def shortened(text: str, columns: int) -> str:
-    """Returns `text`; of one that is longer than so many columns, the begin and the end of it."""
+    """Returns `text`, or its beginning and end if it is longer than `columns` characters."""
     if len(text) <= columns:
         return text
     num_first = (columns - 3) // 2
@@ -34,12 +34,12 @@ def shortened(text: str, columns: int) -> str:
 
 
 def fitted_table(rows: Sequence[Sequence[str]], num_left: int, columns: int) -> list[str]:
-    """Returns a table below which stands what is too wide for it, under the first column again.
+    """Returns a table whose columns continue below, after its first column, if they do not fit.
 
     Args:
-        rows: of the same length.
-        num_left: how many columns begin at the left.
-        columns: of the terminal.
+        rows: rows of equal length.
+        num_left: number of leading columns that are aligned to the left.
+        columns: width of the terminal in characters.
     """
     rows = printable_rows(rows)
     lines: list[str] = []
@@ -53,7 +53,7 @@ def _chosen(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[list[
 
 
 def _fitting(rows: Sequence[Sequence[str]], columns: int) -> Iterator[list[int]]:
-    """Yields the numbers of the columns that stand beside each other."""
+    """Yields the numbers of the columns that fit beside each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     part, used = [0], widths[0]
     for number, width in enumerate(widths[1:], start=1):

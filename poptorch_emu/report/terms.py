@@ -1,8 +1,7 @@
-"""The words of reports with their colours: one table for all panels, texts and pictures.
+"""The terms of reports with their colours: one table for all panels, texts and pictures.
 
-A word means the same wherever it stands, and no other word has its colour. Words that stand in one
-picture differ in their hatch or in how light they are, so that a print in black and white tells
-them apart.
+A term means the same in every report, and no other term has its colour. Terms of one picture also
+differ in hatch or lightness, so that they stay distinct in black and white.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from functools import cached_property
 
 from poptorch_emu.plan.time.step_parts import Part
 
-# Text on a colour, whichever of the two is further from it.
+# Colours of text; the one with more contrast to its background is used.
 _INKS = ("#161b26", "#ffffff")
-# So much of a colour is white where the ground is dark.
+# Share of white that is mixed into a colour for a dark background.
 _LIGHTER = 0.22
 
 
 @dataclass(frozen=True)
 class Term:
-    """A word of reports.
+    """A term of reports.
 
     Attributes:
-        word: as it stands everywhere.
-        meaning: what an explanation says of it.
-        colour: on a light ground, `#rrggbb`.
-        hatch: a sign of matplotlib's; "" is plain.
-        letter: of a line of text, if it has one.
+        word: text of the term in all reports.
+        meaning: text of its explanation.
+        colour: `#rrggbb` colour for a light background.
+        hatch: hatch pattern of matplotlib; "" for none.
+        letter: letter for bars of text; "" for none.
     """
 
     word: str
@@ -39,22 +38,22 @@ class Term:
 
     @cached_property
     def ink(self) -> str:
-        """The colour of text on it."""
+        """The colour of text on this term's colour."""
         return ink_on(self.colour)
 
     @cached_property
     def colour_on_dark(self) -> str:
-        """Its colour on a dark ground."""
+        """The colour for a dark background."""
         return lighter(self.colour, _LIGHTER)
 
 
 def lighter(colour: str, white: float) -> str:
-    """Returns a colour of which a share is white."""
+    """Returns a colour with a share of white mixed into it."""
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in _rgb(colour))
 
 
 def ink_on(colour: str) -> str:
-    """Returns the colour of text that is read best on a colour."""
+    """Returns the text colour with the best contrast to a background."""
     return max(_INKS, key=lambda ink: abs(_lightness(ink) - _lightness(colour)))
 
 
@@ -67,7 +66,7 @@ def _lightness(colour: str) -> float:
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
-# What an IPU does when; those that are also parts of a step stand among these.
+# Kinds of work in a timeline; some of them are also parts of a step.
 _WORK = (
     Term("forward", "operations of forward", "#2f6fed", "", "F"),
     Term("recompute", "activations that are computed again for backward", "#8fc1ff", "/", "R"),
@@ -139,16 +138,16 @@ _REPORTS = (
     Term("second report", "the report that was given second", "#b8860b", "/"),
 )
 
-# The parts of a step; their definitions are those of the plan of time.
+# Names of the parts of a step; the plan of time defines their meanings.
 STEP = tuple(part.word for part in Part)
 _MEANINGS = {part.word: part.meaning for part in Part}
 TERMS: Mapping[str, Term] = {
     term.word: replace(term, meaning=_MEANINGS.get(term.word, term.meaning))
     for term in (*_WORK, *_STEP, *_MEMORY, *_REPORTS)
 }
-# What a timeline has, in the order of its legend.
+# Terms of a timeline, in the order of its legend.
 WORK = tuple(term.word for term in _WORK)
-# The word for each kind of the plan's events.
+# Term for each kind of event in the plan of time.
 WORD_OF_EVENT = {
     "forward": "forward",
     "recompute": "recompute",
@@ -177,10 +176,10 @@ _IN_SENTENCES = {
 
 
 def in_sentence(word: str) -> str:
-    """Returns a word of the memory as it stands in a sentence after "is"."""
+    """Returns a term of memory in the form that follows "is" in a sentence."""
     return _IN_SENTENCES.get(word, word)
 
 
 def term(word: str) -> Term:
-    """Returns the term of a word; what a report of somebody else names may be none."""
+    """Returns the term of a word; "other" for unknown words, as in files of other programs."""
     return TERMS.get(word, TERMS["other"])

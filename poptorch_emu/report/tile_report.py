@@ -1,4 +1,4 @@
-"""What the tiles of each IPU would hold, as a table for people."""
+"""The contents of the tiles of each IPU, as a table for people."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _NUM_SHOWN = 5
 
 @dataclass(frozen=True)
 class TileReport(TileMemory, PrintedReport):
-    """The memory of the machine's tiles, so that it can be printed.
+    """The memory of the machine's tiles, as a report that can be printed.
 
-    It has a table of the mean bytes of a tile, and what is live at each peak.
+    The table shows the mean bytes of a tile, and the notes the live tensors at each IPU's peak.
     """
 
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 1), *self._notes()]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws what the mean tile of each IPU holds at its peak, in KiB, and the fullest one.
+        """Draws the mean tile of each IPU at its peak, in KiB, and its fullest tile.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.

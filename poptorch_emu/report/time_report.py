@@ -1,4 +1,4 @@
-"""How long a step would take, as a table for people."""
+"""The predicted time of a step, as a table for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poptorch_emu.report.terminal import shortened
 
 _STAGE_PARTS = ("forward", "recompute", "backward", "weights")
 _NUM_SHOWN = 5
-# What stands beside the name of an operation.
+# Columns of a row beside the name of the operation.
 _BESIDE_NAME = 46
 
 
@@ -22,12 +22,12 @@ _BESIDE_NAME = 46
 class TimeReport(TimePlan, PrintedReport):
     """A plan of time that can be printed.
 
-    It tells what each IPU does during a step, the stages, and what limits them.
+    The report shows the parts of each IPU's step, the stages, and the bottleneck.
     """
 
     @property
     def bottleneck(self) -> str:
-        """The cause that the step loses most time to; `emulator.summary` says what helps."""
+        """The cause that the step loses most time to; `emulator.summary` suggests remedies."""
         return bottleneck_text(self)
 
     def _parts(self, columns: int) -> list[str | Table]:
@@ -36,10 +36,10 @@ class TimeReport(TimePlan, PrintedReport):
         return [*self._headlines(), *tables, *self._notes()]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws what each IPU does during a step, in milliseconds.
+        """Draws the parts of each IPU's step, in milliseconds.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.
@@ -108,7 +108,7 @@ class TimeReport(TimePlan, PrintedReport):
 
     def _of_operations(self, columns: int) -> list[list[str]]:
         rows = [["slowest operations", "segment", "ms", "compute", "exchange", "sync"]]
-        # A function of the host has no cycles; that its time is not known is among the assumptions.
+        # Calls of the host have no cycles; the assumptions say that their time is unknown.
         timed = [operation for operation in self.operations() if operation.cycles]
         for operation in timed[:_NUM_SHOWN]:
             parts = (

@@ -1,4 +1,4 @@
-"""When each IPU would do what, for terminals and notebooks."""
+"""The predicted timeline of each IPU, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _IDLE = TERMS["bubble"].letter
 
 
 class TimelineReport(tuple[Event, ...]):
-    """The events of a window, by their beginning, that can be printed and drawn (modelled)."""
+    """The events of a window, by begin, which can be printed and drawn (modelled)."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Returns a line for each IPU, in which a letter tells what takes most of its time there.
+        """Returns a line for each IPU, with a letter in each interval for its main kind of work.
 
-        Below it stands how long each IPU takes for each kind of work.
+        A table below shows the time of each IPU for each kind of work.
         """
         if not self:
             return "no events"
@@ -37,16 +37,16 @@ class TimelineReport(tuple[Event, ...]):
         return "\n".join([*lines, *fitted_table(self._rows(), 1, columns)])
 
     def _repr_html_(self) -> str:
-        """Returns a picture for a notebook, and how long each IPU takes for each kind of work."""
+        """Returns a picture for a notebook, and a table with the time for each kind of work."""
         if not self:
             return html_lines(["no events"])
         return timeline_svg(self, self._ipus(), self._end()) + html_table(self._rows(), 1)
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws IPUs and time, to scale, in milliseconds; numbers are micro-batches where they fit.
+        """Draws IPUs over time, to scale, in milliseconds, with micro-batch numbers that fit.
 
         Args:
-            axes: of matplotlib; by default those of a new figure.
+            axes: matplotlib axes to draw on; by default those of a new figure.
 
         Returns:
             the axes.
@@ -89,7 +89,7 @@ class TimelineReport(tuple[Event, ...]):
         return lines + [f"{f'IPU {ipu}':{label}}{self._bar(ipu, num_bins, end)}" for ipu in ipus]
 
     def _bar(self, ipu: int, num_bins: int, end: float) -> str:
-        """Returns a letter for each bin: the kind that takes most of it, idleness included."""
+        """Returns a letter for each bin: the kind that takes most of it, or idleness."""
         bins: list[dict[str, float]] = [defaultdict(float) for _ in range(num_bins)]
         scale = num_bins / end if end else 0.0
         for event in self:
@@ -109,7 +109,7 @@ class TimelineReport(tuple[Event, ...]):
         return ", ".join([*names, f"{_IDLE} idle or not drawn"])
 
     def _rows(self) -> list[list[str]]:
-        """Returns the milliseconds of each IPU by kind; of a long window, of what is drawn."""
+        """Returns milliseconds by kind for each IPU, without the events that are left out."""
         ipus = self._ipus()
         spent: dict[tuple[str, int], float] = defaultdict(float)
         for event in self:

@@ -1,4 +1,4 @@
-"""A timeline as a picture for notebooks: a lane for each IPU, coloured as everywhere in reports."""
+"""A timeline as an SVG picture for notebooks: a lane for each IPU, in the colours of reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poptorch_emu.plan.time.time_plan import Event
 from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
 
 _WIDTH, _LABEL, _LANE, _BAR, _TOP = 960, 70, 30, 22, 24
-# What is narrower is drawn only where nothing is yet, and numbers need so much room.
+# Widths in pixels: narrower events are skipped beside others, and narrower boxes have no number.
 _NARROW, _NUMBERED = 0.5, 16
 _FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 
@@ -18,9 +18,9 @@ def timeline_svg(events: Iterable[Event], ipus: Sequence[int], end_seconds: floa
     """Returns an SVG image of the events of a window; numbers are micro-batches.
 
     Args:
-        events: by their beginning.
-        ipus: a lane for each, from above.
-        end_seconds: the end of the axis.
+        events: events by begin.
+        ipus: IPU of each lane, from the top.
+        end_seconds: end of the time axis in seconds.
     """
     shown = list(events)
     words = [word for word in WORK if any(WORD_OF_EVENT[one.kind] == word for one in shown)]

@@ -10,20 +10,20 @@ from poptorch_emu.report.trace_operations import operation_events, rows_of, span
 _US_PER_SECOND = 1e6
 _MACHINE, _ENGINE = 1, 2
 _PROCESSES = {"cycles": (_MACHINE, "machine (modelled)"), "seconds": (_ENGINE, "engine (exact)")}
-# What leads from a stage to another one, and which one that is.
+# For each direction, the label of an arrow between stages, and the offset of its target stage.
 _ARROWS = {"forward": ("activations", 1), "backward": ("gradients", -1)}
 
 
 def to_trace(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a trace: machine and engine are its processes, IPUs their tracks.
+    """Returns a trace whose processes are machine and engine, and whose tracks are IPUs.
 
-    Below the segments of the machine stand their operations, by the names of `torch.profiler`, and
-    for each IPU a counter of its memory. Arrows lead from each stage of a micro-batch to the next
-    one, forward and backward. Times are microseconds; those of the machine follow from its cycles
-    and clock.
+    Below the segments of the machine are their operations, with the names of `torch.profiler`, and
+    a counter of memory for each IPU. Arrows lead from each stage of a micro-batch to the next one,
+    forward and backward. Times are in microseconds; those of the machine follow from cycles and
+    clock.
 
     Args:
-        report: a value of `view_model.view_model`.
+        report: value of `view_model.view_model`.
     """
     events: list[dict[str, Any]] = []
     left_out = {}
@@ -81,7 +81,7 @@ def _slices(
 
 
 def _arrows(slices: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the two ends of each arrow; of several calls the k-th of one leads to the k-th."""
+    """Yields both ends of each arrow; the k-th begin leads to the k-th end."""
     found: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for event in sorted(slices, key=lambda one: one["ts"]):
         kind, _, stage = event["name"].partition(" ")

@@ -1,7 +1,7 @@
-"""What stands below the segments of the machine in a trace: operations, and counters of memory.
+"""Operations and counters of memory in a trace, below the segments of the machine.
 
-An operation has the name that `torch.profiler` gives it, such as "aten::addmm", and its category,
-"cpu_op", so that programs that read the profiler's traces find it.
+An operation has the name and the category that `torch.profiler` gives it, for example "aten::addmm"
+and "cpu_op", so that programs for the profiler's traces find it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-# Of a long window only the segments are written beyond these.
+# Largest number of operations in a trace; segments beyond it are written without operations.
 MOST_OPERATIONS = 50_000
 _NS_PER_US = 1e3
 UPDATE = "the update of "
@@ -22,15 +22,15 @@ Row = dict[str, Any]
 def operation_events(
     report: Mapping[str, Any], lanes: Iterable[str], slices: Iterable[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Returns the operations and counters of a timeline, and how many operations are left out.
+    """Returns the operations and counters of a timeline, and the number of omitted operations.
 
-    The operations of a segment fill it in the order in which they run, as long as their cycles are
-    to each other. A counter keeps its value until the next operation of its IPU.
+    The operations of a segment fill it in their order, in proportion to their cycles. A counter
+    keeps its value until the next operation of its IPU.
 
     Args:
-        report: a value of `view_model.view_model`.
-        lanes: of the machine's timeline.
-        slices: of the same timeline, as events of the trace.
+        report: value of `view_model.view_model`.
+        lanes: lanes of the machine's timeline.
+        slices: events of the same timeline in the trace.
     """
     segments = rows_by_segment(report["operations"])
     counters = [_Counter(lane, text, report) for lane, text in enumerate(lanes)]
@@ -63,17 +63,17 @@ def operation_events(
 
 
 def rows_of(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
-    """Yields the rows of a table that a view has by columns."""
+    """Yields the rows of a table that is stored as columns."""
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
 
 
 def rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
-    """Returns the operations whose cycles are known, by the event in which they run."""
+    """Returns the operations with known cycles, by the event in which they run."""
     found: dict[str, list[Row]] = {}
     for row in rows_of(columns):
         if row["cycles"] and row["segment"]:
-            # What a backward segment computes again is an event of its own.
+            # The recomputed part of a backward segment is an event of its own.
             is_again = row["is_recomputed"]
             event = row["segment"].replace("backward", "recompute") if is_again else row["segment"]
             found.setdefault(event, []).append(row)
@@ -81,7 +81,7 @@ def rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
 
 
 def placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Row, float, float]]:
-    """Yields each operation with its begin and its duration; none ends after its segment."""
+    """Yields (operation, begin, duration) within a segment; no operation ends after it."""
     total, done = sum(row["cycles"] for row in rows), 0
     for row in rows:
         start = begin + duration * done / total
@@ -91,29 +91,29 @@ def placed(rows: list[Row], begin: float, duration: float) -> Iterator[tuple[Row
 
 
 def step_name(row: Row) -> str:
-    """Returns how the plan of memory names the step of an operation."""
+    """Returns the name of an operation's step in the plan of memory."""
     place = f"{row['name']}, in {row['segment']}"
     return f"{place} ({row['source']})" if row["source"] else place
 
 
 def span(begin: float, duration: float) -> dict[str, float]:
-    """Returns begin and duration of a slice, of microseconds, as whole nanoseconds.
+    """Returns begin and duration of a slice in microseconds, rounded to whole nanoseconds.
 
-    Perfetto counts nanoseconds and drops a slice that begins before the one beside it has ended or
-    ends after the one around it, so both ends are rounded, and not the duration.
+    Perfetto counts nanoseconds and drops a slice that overlaps its neighbour or exceeds its parent.
+    So begin and end are rounded, instead of the duration.
     """
     first, last = round(begin * _NS_PER_US), round((begin + duration) * _NS_PER_US)
     return {"ts": _microseconds(first), "dur": _microseconds(last - first)}
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """Returns the number nearest to it that gives the nanoseconds back, if cut to whole ones."""
+    """Returns microseconds that give `nanoseconds` again when cut to whole nanoseconds."""
     found = nanoseconds / _NS_PER_US
     return found if found * _NS_PER_US >= nanoseconds else math.nextafter(found, math.inf)
 
 
 class _Counter:
-    """The memory of an IPU: of the mean tile, where the report knows it."""
+    """The memory of the mean tile of an IPU as a counter; empty if the report lacks it."""
 
     def __init__(self, lane: int, text: str, report: Mapping[str, Any]) -> None:
         ipus = report["memory"]["ipus"]
@@ -125,11 +125,11 @@ class _Counter:
         self._last: dict[str, int] | None = None
 
     def of_operation(self, row: Row, process: int, begin: float) -> Iterator[dict[str, Any]]:
-        """Yields the counter at an operation, where it has changed."""
+        """Yields the counter at an operation if its value has changed."""
         return self._changed(self._levels.get(step_name(row)), process, begin)
 
     def of_update(self, segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields the counter at an update."""
+        """Yields the counter at an update if its value has changed."""
         is_update = segment["cat"] == "update"
         names = (name for name in self._levels if is_update and name.startswith(UPDATE))
         return self._changed(self._levels.get(next(names, "")), segment["pid"], segment["ts"])

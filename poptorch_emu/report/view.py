@@ -1,7 +1,7 @@
-"""`poptorch-emu view REPORT [REPORT2]`: makes one page of a report, or of two that are compared.
+"""`poptorch-emu view REPORT [REPORT2]`: writes a page of one report, or of two to compare.
 
-A report is a `profile.pop` of `emulator.report` or `Options.enableProfiling`, the folder in which
-one is, or a page that `emulator.page` has written; the data of any page are in it.
+A report is a `profile.pop` of `emulator.report` or `Options.enableProfiling`, the folder that
+contains it, or a page of `emulator.page`, because each page contains its data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from poptorch_emu.untrusted.files import write_named
 def main(
     arguments: Sequence[str] | None = None, program: str = "python -m poptorch_emu.report.view"
 ) -> None:
-    """Makes the page that the command line asks for, and prints its path."""
+    """Writes the page that the command line asks for, and prints its path."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument(
         "report", type=Path, help="a profile.pop, the folder that holds it, or a page"
@@ -36,7 +36,7 @@ def main(
     given = parser.parse_args(arguments)
     try:
         paths = [_file(path) for path in (given.report, given.second) if path is not None]
-        # Of a page that compares two, the first is meant.
+        # If a given page compares two reports, only its first one is used.
         reports = [_read(path) for path in paths]
         write_named(given.output, to_html(reports, _names(paths)))
     except OSError as error:
@@ -57,7 +57,7 @@ def _file(path: Path) -> Path:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Returns as much of the ends of some paths as tells them apart, at least their files."""
+    """Returns the shortest ends of some paths that tell them apart; at least the file names."""
     parts = [path.resolve().parts for path in paths]
     most = max(map(len, parts))
     lengths = (n for n in range(1, most) if len({each[-n:] for each in parts}) == len(parts))
@@ -70,10 +70,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def command() -> None:
-    """Runs `poptorch-emu`, whose one command so far is `view`.
+    """Runs `poptorch-emu`, whose only command is `view`.
 
     Raises:
-        SystemExit: another command is given, or none.
+        SystemExit: the command is missing or is not `view`.
     """
     if sys.argv[1:2] != ["view"]:
         found = f"found {sys.argv[1]!r}" if sys.argv[1:] else "found none"

@@ -12,14 +12,14 @@ from poptorch_emu.report.terminal import fitted_table, html_table, terminal_widt
 
 @dataclass(frozen=True)
 class Point:
-    """One choice of settings.
+    """One choice of settings, with its costs.
 
     Attributes:
-        settings: name and value of each, in the order of the sweep.
+        settings: (name, value) of each setting, in the order of the sweep.
         throughput: rows each second; `None` if it cannot run, or too much is unknown.
-        step_seconds: of one call.
+        step_seconds: duration of one call in seconds.
         fits: "yes", "close" or "no"; "" if it cannot run.
-        limit: the limiting cause, or why it cannot run.
+        limit: the limiting cause, or the reason why it cannot run.
     """
 
     settings: tuple[tuple[str, object], ...]
@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class SweepReport(PrintedReport):
-    """All choices of a sweep, the last setting first to change; it can be printed."""
+    """All choices of a sweep; the last setting varies fastest. It can be printed."""
 
     points: tuple[Point, ...]
 
@@ -39,19 +39,19 @@ class SweepReport(PrintedReport):
         """Returns the fastest point that fits.
 
         Raises:
-            ValueError: none does.
+            ValueError: no point fits.
         """
         return fastest(self.points)
 
     def __str__(self) -> str:
-        """Returns a line for each point: settings, rows a second, whether it fits, what limits."""
+        """Returns a line for each point: settings, rows a second, whether it fits, and a limit."""
         columns = terminal_width()
         rows = self._rows()
         *head, limits = zip(*rows, strict=True)
         beside = columns - sum(2 + max(map(len, column)) for column in head)
         if max(map(len, limits)) <= beside:
             return "\n".join(fitted_table(rows, 0, columns))
-        # What does not fit beside the rest stands below, each reason once.
+        # Limits that do not fit beside the other columns go below the table, each one once.
         number = {text: f"[{n}]" for n, text in enumerate(dict.fromkeys(limits[1:]), start=1)}
         shown = (limits[0], *(number[text] for text in limits[1:]))
         lines = fitted_table(list(zip(*head, shown, strict=True)), 0, columns)
@@ -60,7 +60,7 @@ class SweepReport(PrintedReport):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
+        """Returns the same content for a notebook."""
         return html_table(self._rows(), 0)
 
     def _rows(self) -> list[list[str]]:
@@ -74,7 +74,7 @@ class SweepReport(PrintedReport):
 
 
 class Choice(Protocol):
-    """A choice with its speed, and whether it fits."""
+    """A choice that has a throughput, and may or may not fit."""
 
     @property
     def throughput(self) -> float | None: ...  # noqa: D102
@@ -89,7 +89,7 @@ def fastest(choices: Iterable[C]) -> C:
     """Returns the fastest choice that fits.
 
     Raises:
-        ValueError: none does.
+        ValueError: no choice fits.
     """
     fitting = [one for one in choices if one.throughput is not None and one.fits != "no"]
     if not fitting:

@@ -1,4 +1,4 @@
-"""A file that was written, as a path that a notebook shows."""
+"""The path of a written file, which a notebook displays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _FRAME_PIXELS = 760
 
 
 class WrittenFile(PosixPath):
-    """The path of a file; in a notebook a page is shown in a frame, of others there is the size."""
+    """The path of a file; notebooks show a page in a frame, and the size of other files."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Returns the page in a frame of its own, which can reach neither notebook nor network."""
+        """Returns the page in a frame that can reach neither the notebook nor the network."""
         name = html.escape(str(self))
         if not self.is_file():
             return f"<code>{name}</code>"

@@ -1,6 +1,6 @@
-"""What to change first, as sentences with the lines that do it: for speed, and to fit.
+"""Suggested changes for speed and for memory, as sentences with lines of code.
 
-The numbers come from plans with the changes made, not from rules.
+The numbers come from plans with the changes applied, not from rules of thumb.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from poptorch_emu.report.terms import in_sentence
 
 
 def advice(content: PageContent) -> list[dict[str, Any]]:
-    """Returns one `{"kind", "text", "code"}` for each change that is worth it, first things first.
+    """Returns one `{"kind", "text", "code"}` for each worthwhile change, the most urgent first.
 
     Args:
-        content: of a report.
+        content: content of a report.
     """
     found = content.fitting
     of_fit = []
@@ -34,12 +34,12 @@ def advice(content: PageContent) -> list[dict[str, Any]]:
 
 
 def refusals(content: PageContent) -> list[dict[str, Any]]:
-    """Returns of the same form what a real system refuses, however fast or large it is."""
+    """Returns entries of the same form on things that a real system refuses at any speed."""
     return [_of_speed(remedy) for remedy in content.remedies if remedy.loss is None]
 
 
 def ways_out(content: PageContent) -> list[dict[str, Any]]:
-    """Returns what each single change would save on the fullest tile."""
+    """Returns the saving of each single change on the fullest tile."""
     found = content.fitting
     if found is None:
         return []
@@ -99,7 +99,7 @@ def _nothing_fits(found: Fitting, inventory: Inventory | None) -> Iterator[str]:
 
 
 def _has_float32(inventory: Inventory) -> bool:
-    states = "___"  # In the name of an optimiser's state, which may be float32 in any model.
+    states = "___"  # Occurs in names of optimiser states, which may be float32 in any model.
     variables = inventory.variables.items()
     return any(each.dtype is torch.float32 for name, each in variables if states not in name)
 
@@ -114,6 +114,6 @@ def _of_limit(way: Way) -> str:
 
 
 def _slower(found: Fitting, way: Way) -> float | None:
-    """Returns how many times as long a row takes, if that is known."""
+    """Returns the factor by which a row takes longer; `None` if it is unknown."""
     now, then = found.now.time.throughput, way.planned.time.throughput
     return now / then if now and then else None

@@ -1,7 +1,7 @@
-"""What stands out in a report, in plain sentences with numbers.
+"""Notable facts of a report, in plain sentences with numbers.
 
-It reads the values that the page shows (`view_model.py`), so that each number of a sentence can be
-found on the page. Nothing is said about what is not known.
+The sentences use the values of the page (`view_model.py`), so that readers find each number there.
+Values that are not known get no sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.report.terms import in_sentence
 
-# From this share on a tile is worth a sentence.
+# A tile that is fuller than this share gets a warning.
 _NEARLY_FULL = 0.9
 
 
@@ -25,13 +25,13 @@ def insights(
     """Returns sentences about a report, problems first.
 
     Args:
-        report: a value of `view_model.view_model`, with or without insights.
-        advice: what to change, of the same form.
-        refusals: likewise, of what a real system refuses; they come first.
+        report: value of `view_model.view_model`, with or without insights.
+        advice: suggested changes, in the form of the result.
+        refusals: things that a real system refuses, in the form of the result; they come first.
 
     Returns:
-        one `{"kind": "problem" | "warning" | "good" | "note", "text": ..., "code": ...}` a
-        sentence; code is to be pasted, or None. *modelled*
+        one `{"kind": "problem" | "warning" | "good" | "note", "text": ..., "code": ...}` for each
+        sentence; "code" holds lines to paste, or is None. *modelled*
     """
     too_full, of_memory = _of_memory(report)
     found = [
@@ -55,7 +55,7 @@ Insight = tuple[str, str]
 
 
 def _of_memory(report: Mapping[str, Any]) -> tuple[list[Insight], list[Insight]]:
-    """Returns which tiles hold too much, and what else there is to say of memory."""
+    """Returns sentences on tiles that hold too much, and other sentences on memory."""
     too_full, others = list[Insight](), list[Insight]()
     known = [ipu for ipu in report["ipus"] if ipu["fullest_tile_bytes"] and ipu["limit_bytes"]]
     for ipu in known:

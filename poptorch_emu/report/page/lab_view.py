@@ -1,4 +1,4 @@
-"""What the laboratory shows: a plan for each choice of settings, as plain values."""
+"""The content of a laboratory page: a plan for each choice of settings, as plain values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def lab_view(
     plans: Iterable[Planned | str],
     start: Sequence[int],
 ) -> dict[str, Any]:
-    """Returns what a laboratory shows; it can be written as JSON.
+    """Returns the content of a laboratory page, which can be written as JSON.
 
     Args:
-        name: of the model.
-        settings: the values of each.
-        plans: for each choice, the last setting first to change: its plan, or why there is none.
-        start: which value of each setting is chosen at first.
+        name: name of the model.
+        settings: possible values of each setting.
+        plans: plan for each choice, or the reason why it has none; the last setting varies fastest.
+        start: index of the value that is chosen at first, for each setting.
     """
     points = [{"fault": plan} if isinstance(plan, str) else _point(plan) for plan in plans]
     count = math.prod(map(len, settings.values()))

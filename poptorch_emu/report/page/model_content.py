@@ -1,4 +1,4 @@
-"""Collects what a page shows of a model, from what is asked of it and what its IPUs would run."""
+"""Collects the content of a page from a model's plans and, optionally, its run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from poptorch_emu.version import __version__
 
 
 def content_of_model(planner: Planner, run: EngineRun | None = None) -> PageContent:
-    """Returns all that is known of a model.
+    """Returns the content of a page on a model.
 
     Args:
-        planner: of it, on the system that it would run on.
-        run: of the engine, if there was one.
+        planner: planner of the model on its system.
+        run: run of the engine, if there was one.
     """
     now = planner.plan()
     inventory, memory, tiles = now.inventory, now.memory, now.tiles
     config = inventory.config
-    # Plans of dozens of choices are a lot of objects, and next to no garbage.
+    # The plans create many objects and hardly any garbage, so collecting would only cost time.
     with without_garbage_collection():
         advice = remedies(planner), fitting(planner)
     return PageContent(

@@ -1,4 +1,4 @@
-"""What the page shows of one run, before it becomes text and numbers: plans, and what ran."""
+"""The content of a page before it becomes text and numbers: plans, and the engine's run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from poptorch_emu.report.profile import RunEvent
 
 @dataclass(frozen=True)
 class EngineRun:
-    """What the engine ran on this computer.
+    """The actions that the engine ran on this computer.
 
     Attributes:
-        segments: name of each segment of the program.
-        events: the actions of all calls, or of a long run's first and last ones.
-        num_left_out: how many actions between those are left out.
-        step_seconds: the median time of a call; None where it is not known.
-        tracepoints: channel, name, begin and end in nanoseconds of what the user named.
+        segments: names of the segments of the program.
+        events: actions of all calls; of a long run, those of the first and the last calls.
+        num_left_out: number of actions in between that are left out.
+        step_seconds: median time of a call in seconds; `None` if unknown.
+        tracepoints: (channel, name, begin, end) of the user's tracepoints, in nanoseconds.
     """
 
     segments: Sequence[str]
@@ -38,22 +38,22 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class PageContent:
-    """One report: what is None or empty is not known, and the page says so.
+    """The content of one report; None or empty values are not known, and the page says so.
 
     Attributes:
-        name: of the model, as the user gave it.
-        time: of a call on the machine.
-        tiles: what the machine's tiles hold.
-        inventory: what the IPUs run.
-        run: of the engine.
-        levels: what each IPU, by its number, holds at each operation; see `tile_levels`.
-        spread: what each tile of an IPU, by its number, holds; see `spread_over_tiles`.
-        remedies: what limits the time and what helps, best first.
-        fitting: what needs less memory.
-        versions: by name.
-        written: date and time.
-        log: (time, level, text) of each line.
-        numerics: what half precision loses.
+        name: name of the model, as the user gave it.
+        time: plan of a call's time on the machine.
+        tiles: plan of the memory of the machine's tiles.
+        inventory: inventory of the code and tensors of the IPUs.
+        run: run of the engine.
+        levels: memory of each IPU, by its number, at each operation; see `tile_levels`.
+        spread: content of each tile of an IPU, by its number; see `spread_over_tiles`.
+        remedies: causes that limit the time, with their remedies, the best first.
+        fitting: changes that need less memory.
+        versions: versions of the packages, by name.
+        written: date and time of the report.
+        log: (time, level, text) of each line of the log.
+        numerics: losses by half precision.
     """
 
     name: str

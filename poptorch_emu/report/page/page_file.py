@@ -1,8 +1,7 @@
 """Puts styles, scripts, the charting library and the data of reports into one HTML file.
 
-Nothing here knows what a report holds; `view_model.py` and `report_check.py` do. What comes from
-the user is data: it is written as JSON in which no `<` stands, and the page's scripts make text of
-it, never markup.
+The file's data are opaque here; `view_model.py` and `report_check.py` define them. Text from the
+user is never markup: it is JSON without any `<`, and the page's scripts insert it as text.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from poptorch_emu.version import __version__
 _FOLDER = Path(__file__).parent
 _LIBRARY = _FOLDER / "echarts" / "echarts.min.js"
 _DATA_BEGIN = '<script type="application/json" id="report-data">'
-# In this order: each may use what stands before it.
+# Scripts in the order in which they are loaded, because each may use the ones before it.
 _SCRIPTS = (
     "format.js",
     "charts.js",
@@ -60,10 +59,10 @@ def to_html(reports: Sequence[Mapping[str, Any]], files: Sequence[str] = ()) -> 
 
     Args:
         reports: one or two values of `view_model.view_model`.
-        files: where they were, by which two are told apart.
+        files: paths of the reports, which tell two reports apart.
 
     Raises:
-        ValueError: there are none or more than two.
+        ValueError: `reports` is empty or has more than two entries.
     """
     if not 1 <= len(reports) <= 2:
         raise ValueError(
@@ -92,7 +91,7 @@ def _page(title: str, data: object, names: Sequence[str]) -> str:
         "library": library,
         "script": script,
     }
-    # One pass, so that a mark in the user's data stays what it is.
+    # Replacing all marks in one pass leaves a "{{" in the user's data as it is.
     pieces = (_FOLDER / "page.html").read_text(encoding="utf-8").split("{{")
     page = [pieces[0]]
     for piece in pieces[1:]:
@@ -102,11 +101,11 @@ def _page(title: str, data: object, names: Sequence[str]) -> str:
 
 
 def read_reports(path: Path) -> list[dict[str, Any]]:
-    """Returns the reports of a page that `to_html` made.
+    """Returns the reports in a page that `to_html` wrote.
 
     Raises:
-        OSError: the file cannot be read, or is no regular file.
-        ReportError: it is no such page, or its data are damaged.
+        OSError: the file cannot be read, or is not a regular file.
+        ReportError: the file is not such a page, or its data are damaged.
     """
     with open_regular(path) as file:
         _, begin, rest = file.read().decode(errors="replace").partition(_DATA_BEGIN)
@@ -128,13 +127,13 @@ def read_reports(path: Path) -> list[dict[str, Any]]:
 def to_script_json(value: object) -> str:
     """Returns `value` as compact JSON that can stand within a script element.
 
-    No text can end the element or begin a comment, since `<` is written as an escape.
+    No text can end the element or begin a comment, because `<` is written as an escape.
 
     Raises:
-        ValueError: a number is not finite; what is not known is None.
+            ValueError: a number is not finite; numbers that are not known must be None.
     """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    text = _writable(text)  # In which a half of a character is an escape, as JSON has it.
+    text = _writable(text)  # Lone surrogates become escapes, as JSON allows.
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
@@ -154,12 +153,12 @@ def _terms() -> dict[str, dict[str, str]]:
 
 
 def _writable(text: str) -> str:
-    """Returns text that UTF-8 can hold: names of files that are none have halves of characters."""
+    """Returns text in UTF-8 form: a file name that is not valid UTF-8 has lone surrogates."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _policy(*scripts: str) -> str:
-    """Returns what the browser may do: run these scripts, and load nothing."""
+    """Returns the content policy: the browser may run these scripts, and load nothing."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:"

@@ -1,4 +1,4 @@
-"""What the page shows of a profile file: the report in it, and the events that were appended."""
+"""The content of a page from a profile file: its report, and the events appended to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from poptorch_emu.report.report_check import refuses_damage
 
 
 def profile_view(path: Path) -> dict[str, Any]:
-    """Returns what the page shows of a profile; see `view_model.view_model`.
+    """Returns the content of a page for a profile; see `view_model.view_model`.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such file, is damaged, or is of another version.
+        ValueError: the file is not a profile file, is damaged, or has another version.
     """
     with refuses_damage(path):
         view, run = read_profile_file(path), read_run(path)

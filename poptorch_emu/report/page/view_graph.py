@@ -1,4 +1,4 @@
-"""The operations of a report as columns, and its stages with what crosses between them."""
+"""The operations of a report as columns, and its stages with the tensors between them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from poptorch_emu.segments.segment import Segment
 def operation_columns(plan: TimePlan, inventory: Inventory | None) -> dict[str, list[Any]]:
     """Returns the table of operations, in the order in which they run.
 
-    Cycles are what an operation takes each time its segment runs; of an operation whose family is
-    not modelled they are not known.
+    Cycles are those of one run of an operation's segment; `None` if its family is not modelled.
     """
     nodes, blocks = _nodes(inventory), _blocks(inventory)
     rows = [
@@ -48,7 +47,7 @@ def _nodes(inventory: Inventory | None) -> dict[str, fx.Node]:
 
 
 def _blocks(inventory: Inventory | None) -> dict[str, str]:
-    """Returns the block of each operation; of a sum of gradients, that of what computes them."""
+    """Returns each operation's block; a sum of gradients is in the block that computes them."""
     blocks = {name: _block(node) for name, node in _nodes(inventory).items()}
     for sink, _, node in inventory.cut.results if inventory else ():
         if sink.kind is SinkKind.GRADIENT:
@@ -75,9 +74,9 @@ def _row(operation: OperationTime, node: fx.Node | None, block: str | None) -> d
 def _utilisation(
     operation: OperationTime, node: fx.Node | None, inventory: Inventory | None
 ) -> float | None:
-    """Returns which share of the multiply-accumulate units' rate an operation reaches.
+    """Returns the share of the multiply-accumulate units' rate that an operation reaches.
 
-    Of an operation that is no product, or whose cost is not known, it is not known.
+    The share is `None` if the operation is not a product, or if its cost is not known.
     """
     if node is None or inventory is None or not operation.is_known or not operation.cycles:
         return None
@@ -94,7 +93,7 @@ def _block(node: fx.Node) -> str:
 
 
 def _moved_bytes(node: fx.Node) -> int:
-    """Returns the bytes of what an operation reads and writes."""
+    """Returns the bytes that an operation reads and writes."""
     values = [value.meta.get("val") for value in (*node.all_input_nodes, node)]
     return sum(map(_bytes, values))
 
@@ -106,7 +105,7 @@ def _bytes(value: Any) -> int:
 
 
 def graph_view(content: PageContent) -> dict[str, Any]:
-    """Returns the stages in both directions, and the tensors of a micro-batch that cross."""
+    """Returns the stages in both directions, and the tensors that cross in a micro-batch."""
     inventory = content.inventory
     if inventory is None:
         return {"stages": [], "edges": []}

@@ -1,7 +1,7 @@
-"""The content of a page as plain dictionaries and lists, by a pure function.
+"""The content of a page as plain dictionaries and lists, computed by a pure function.
 
-What is not known is None or an empty list, never zero; the page says so. Large tables are columns,
-which are shorter than rows. The scripts of the page read these names.
+Values that are not known are None or an empty list, never zero, and the page says so. Large tables
+are stored as columns, which are shorter than rows. The page's scripts read these names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from poptorch_emu.schedule.free_run import unit_lengths
 
 
 def view_model(content: PageContent) -> dict[str, Any]:
-    """Returns what the page shows of a report; it can be written as JSON."""
+    """Returns the content of a report's page, which can be written as JSON."""
     time, tiles = content.time, content.tiles
     view: dict[str, Any] = {
         "name": content.name,
@@ -143,7 +143,7 @@ def _timelines(content: PageContent) -> list[dict[str, Any]]:
 
 
 def memory_view(content: PageContent) -> dict[str, Any]:
-    """Returns the memory of a tile of each IPU, and what other settings would save."""
+    """Returns the memory of a tile of each IPU, and the savings of other settings."""
     tiles = content.tiles
     ipus = [] if tiles is None else [_memory_of(content, tiles, ipu) for ipu in tiles.ipus]
     return {
@@ -173,7 +173,7 @@ def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> di
                 for name, num_bytes in memory.peak.largest
             ],
         },
-        # By category, [bytes, number of tiles] in the order of the tiles.
+        # For each category, [bytes, number of tiles] in the order of the tiles.
         "tiles": {
             name: [list(run) for run in runs]
             for name, runs in content.spread.get(memory.ipu, {}).items()
@@ -191,7 +191,7 @@ def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> di
 
 
 def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[str, Any] | None:
-    """Returns what a tile holds at each operation, always live and not, and where that is."""
+    """Returns the memory of a tile at each operation, always live and not always live."""
     levels = content.levels.get(memory.ipu)
     if not levels:
         return None
@@ -206,7 +206,7 @@ def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[s
         "live": [
             round(level.held.num_bytes / num_tiles + level.held.temporary_bytes) for level in levels
         ],
-        # Of the largest values that are live, the number of the name and the bytes.
+        # For each operation, [number of the name, bytes] of the largest live values.
         "largest": [
             [[names[name], -(-size // num_tiles)] for name, size in level.held.largest]
             for level in levels
@@ -215,6 +215,6 @@ def _steps(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> dict[s
 
 
 def _names_of(levels: Sequence[Level]) -> dict[str, int]:
-    """Numbers the names of the values that are live at some operation."""
+    """Returns a number for the name of each value that is live at some operation."""
     names = dict.fromkeys(name for level in levels for name, _ in level.held.largest)
     return {name: number for number, name in enumerate(names)}

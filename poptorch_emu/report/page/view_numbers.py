@@ -1,4 +1,4 @@
-"""What the panel of the numbers shows, as plain values: what half precision loses in a window."""
+"""The content of the page's numbers panel, as plain values: losses by half precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poptorch_emu.report.numerics_report import WORD_OF_DIRECTION, NumericsRepor
 
 
 def numbers_view(report: NumericsReport | None) -> dict[str, Any] | None:
-    """Returns the values of the panel; `None` where nobody asked for them."""
+    """Returns the values of the panel; `None` if the user did not ask for them."""
     if report is None:
         return None
     of = TypeRange.of(report.dtype)
@@ -23,7 +23,7 @@ def numbers_view(report: NumericsReport | None) -> dict[str, Any] | None:
         "type": {"name": of.name, "zero": of.zero, "normal": of.normal, "overflow": of.overflow},
         "loss_scaling": report.loss_scaling,
         "best": None if report.best is None else report.best.exponent,
-        # By direction, the word that has its colour, and [exponent, share].
+        # For each direction, the term with its colour, and [exponent, share] for each bin.
         "histograms": [
             {
                 "name": direction.value,
@@ -32,7 +32,7 @@ def numbers_view(report: NumericsReport | None) -> dict[str, Any] | None:
             }
             for direction in Direction
         ],
-        # [exponent, share that underflows, share that overflows].
+        # For each loss scale, [exponent, share that underflows, share that overflows].
         "scales": [[each.exponent, each.underflow, each.overflow] for each in report.scales],
         "operations": _columns(report),
     }
@@ -52,6 +52,6 @@ def _columns(report: NumericsReport) -> dict[str, list[Any]]:
         "overflow": [each.overflow for each in rows],
         "flushed": [each.flushed for each in rows],
         "subnormal": [each.subnormal for each in rows],
-        # JSON has no infinity, which it is where the run is not finite and the shadow is.
+        # The error is infinite if only the run is not finite, and JSON has no infinity.
         "error": ["infinite" if each.error == math.inf else each.error for each in rows],
     }

@@ -1,4 +1,4 @@
-"""The settings of a report, by the names with which users set them."""
+"""The settings of a report, by the names of their setters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.enums import OutputMode
 
-# What sets a field of `CompileConfig`, or the fields of a group of it. Where a field has no name,
-# nobody sets it: it follows from the model, the optimiser, the system or other settings.
+# Setter of each field of `CompileConfig`, or of a group of its fields. Users cannot set the other
+# fields, which follow from the model, the optimiser, the system or other settings.
 SETTERS: Mapping[str, str] = {
     "anchors": "anchorTensor",
     "auto_round_num_ipus": "autoRoundNumIPUs",
@@ -69,8 +69,8 @@ SETTERS: Mapping[str, str] = {
 def option_rows(config: CompileConfig) -> list[list[str | None]]:
     """Returns [name, value, default] of each setting.
 
-    The name is that of what sets it; a detail of it follows a colon. What nobody sets has no
-    default, and the name of its field.
+    The name is that of the setter, with a detail after a colon. Fields without a setter have the
+    name of the field, and no default.
     """
     default = CompileConfig(
         is_training=config.is_training,
@@ -91,14 +91,14 @@ def _rows_of(value: Any, default: Any, prefix: str) -> Iterator[list[str | None]
 
 
 def _usual(field: Field[Any], default: Any) -> Any:
-    """Returns the default of a field: in a value that others may have none of, the field's own."""
+    """Returns the field's value in `default`; without a `default` the field's own default."""
     if default is not None:
         return getattr(default, field.name)
     return None if field.default is MISSING else field.default
 
 
 def _setter(path: str) -> str | None:
-    """Returns what sets a field, or the group in which it is."""
+    """Returns the setter of a field, or of the group that contains it."""
     if path in SETTERS:
         return SETTERS[path]
     group, _, name = path.rpartition(".")
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_text, value)) or "none"
     if is_dataclass(value) and not isinstance(value, type):
-        return _text(getattr(value, fields(value)[0].name))  # Its name, or what it is made of.
+        return _text(getattr(value, fields(value)[0].name))  # The first field names the value.
     if value is None:
         return "not set"
     return value.name if isinstance(value, Enum) else str(value)

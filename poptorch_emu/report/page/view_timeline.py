@@ -15,7 +15,7 @@ from poptorch_emu.schedule.actions import Action, Kind, parse_action
 from poptorch_emu.schedule.schedule import Port
 
 KINDS = tuple(dict.fromkeys(WORD_OF_EVENT.values()))
-# So much of a slot is lost to the rounding of times.
+# Tolerance for the rounding of times, as a share of a slot.
 _ROUNDING = 1e-6
 _TRACEPOINT = "tracepoint"
 _ENGINE_KINDS = (*KINDS, _TRACEPOINT)
@@ -24,7 +24,7 @@ _NS_PER_SECOND = 1e9
 
 
 class _Table:
-    """Events as columns, with each label once."""
+    """Events as columns; each label is stored once."""
 
     def __init__(self) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
@@ -38,11 +38,11 @@ class _Table:
 
 
 def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, Any]:
-    """Returns what IPUs would do in one window, in cycles (*modelled*).
+    """Returns the work of IPUs in one window, in cycles (*modelled*).
 
     Args:
-        plan: of the time of a call.
-        inventory: tells the bytes that come from other IPUs; without it they are not known.
+        plan: plan of a call's time.
+        inventory: inventory with the bytes from other IPUs; without it these bytes are unknown.
     """
     events = timeline(plan)
     lanes = [ipu.ipu for ipu in plan.ipus]
@@ -85,12 +85,12 @@ def _label(event: Event, action: Action) -> str:
 
 
 def _num_left(events: Sequence[Event], plan: TimePlan) -> int:
-    """Returns how many micro-batches, in the middle of a long window, are not drawn."""
+    """Returns how many micro-batches in the middle of a long window are not drawn."""
     return plan.grid.num_micro_batches - len({event.micro_batch for event in events})
 
 
 def _received_bytes(inventory: Inventory | None) -> Counter[tuple[str, int]]:
-    """Returns what each segment gets from other IPUs for a micro-batch, by its word and stage."""
+    """Returns the bytes that each segment receives for a micro-batch, by its word and stage."""
     received: Counter[tuple[str, int]] = Counter()
     for link in inventory.links if inventory else ():
         if inventory and inventory.ipu_of(link.producer) != inventory.ipu_of(link.consumer):
@@ -100,7 +100,7 @@ def _received_bytes(inventory: Inventory | None) -> Counter[tuple[str, int]]:
 
 
 def _place(name: str, inventory: Inventory | None) -> dict[str, Any]:
-    """Returns a label with the line of the user's code at which its segment begins."""
+    """Returns a label with the first source line of its segment."""
     return {"name": name, "source": _first_source(name, inventory)}
 
 
@@ -116,9 +116,10 @@ def _first_source(name: str, inventory: Inventory | None) -> str | None:
 
 
 def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
-    """Returns the parts of the window, as the schedule has them: `fill`, `main` and `flush`.
+    """Returns the parts of the window in the schedule: `fill`, `main` and `flush`.
 
-    The pipeline fills until a first micro-batch comes out, and flushes once the last has gone in.
+    The pipeline fills until the first micro-batch leaves it, and flushes after the last has
+    entered.
     """
     work = [event for event in events if parse_action(event.action).kind is not Kind.UPDATE]
     if len(plan.ipus) < 2 or not work:
@@ -127,7 +128,7 @@ def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
     exits = [event for event in work if _is_of(_exit(plan), event, plan)]
     slot = plan.grid.slot_cycles / plan.clock_hz
     filled, entered = min(e.begin_seconds for e in exits), max(e.end_seconds for e in entries)
-    if slot:  # A part begins with a slot, whatever stands before an action in it.
+    if slot:  # Parts begin with a slot, although an action may begin later in its slot.
         filled = slot * int(filled / slot + _ROUNDING)
         entered = slot * (1 + int(max(e.begin_seconds for e in entries) / slot + _ROUNDING))
     last = max(event.end_seconds for event in work)
@@ -146,7 +147,7 @@ def _spans(events: Sequence[Event], plan: TimePlan) -> list[dict[str, Any]]:
 
 
 def _exit(plan: TimePlan) -> Port:
-    """Returns what a micro-batch runs last."""
+    """Returns the segment that a micro-batch runs last."""
     if not plan.grid.is_training:
         return Kind.FORWARD, len(plan.stages) - 1
     table = plan.grid.table
@@ -154,7 +155,7 @@ def _exit(plan: TimePlan) -> Port:
 
 
 def _is_of(port: Port, event: Event, plan: TimePlan) -> bool:
-    """Returns whether an event is of an action that runs a segment."""
+    """Returns whether the action of an event runs a segment."""
     action, table = parse_action(event.action), plan.grid.table
     ports = [(action.kind, action.stage)] if table is None else table.ports_of(action)
     return port in ports
@@ -163,22 +164,22 @@ def _is_of(port: Port, event: Event, plan: TimePlan) -> bool:
 def _main(
     begin: float, end: float, work: Sequence[Event], plan: TimePlan
 ) -> list[tuple[str, float, float]]:
-    """Returns the part in which the pipeline is full, in two where its middle is not drawn."""
+    """Returns the part in which the pipeline is full, in two pieces around a gap if it is long."""
     num_left = _num_left(work, plan)
     if num_left:
         middle = plan.grid.num_micro_batches // 2
         left = max(event.end_seconds for event in work if event.micro_batch < middle)
         right = min(event.begin_seconds for event in work if event.micro_batch >= middle)
         gap = (f"{num_left:,} micro-batches, not drawn", left, right)
-        if left <= right:  # By a table the first ones may end after the last have begun.
+        if left <= right:  # In a table the first ones may end after the last have begun.
             return [("main", begin, left), gap, ("main", right, end)]
     return [("main", begin, end)]
 
 
 def engine_timeline(run: EngineRun) -> dict[str, Any]:
-    """Returns what the engine ran, in seconds from the first event (*exact*).
+    """Returns the engine's actions, in seconds from the first event (*exact*).
 
-    What the user named by tracepoints has a lane for each channel.
+    Each channel of the user's tracepoints has a lane of its own.
     """
     first_ns = min(event.start_ns for event in run.events)
     first_ns = min([first_ns, *(start_ns for _, _, start_ns, _ in run.tracepoints)])
