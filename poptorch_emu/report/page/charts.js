@@ -1,10 +1,10 @@
-// What all charts share: colours from the style sheet, patterns, axes, and their life.
+// Helpers for all charts: colours from the style sheet, patterns, axes, creation and redrawing.
 "use strict";
 
 const settings = { patterns: true };
 const charts = new Set();
 
-// Asked for each shape of a timeline, so they are kept until the theme or the patterns change.
+// Each shape of a timeline needs these, so they are cached until the theme or the patterns change.
 const known = { colours: new Map(), patterns: new Map() };
 
 function forgetColours() {
@@ -20,7 +20,7 @@ function colour(name) {
   return known.colours.get(name);
 }
 
-// How each hatch of the table of terms is drawn; lines of a pattern are of the ink on the colour.
+// ECharts decal for each hatch of the table of terms; its lines have the colour of text.
 const PATTERNS = {
   "": {},
   "/": { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 7], rotation: -Math.PI / 4 },
@@ -40,12 +40,12 @@ const PATTERNS = {
   "xx": { symbol: "diamond", dashArrayX: [[5, 3], [0, 3, 5, 0]], dashArrayY: [5, 0], symbolSize: 0.8 },
 };
 
-// The term of a word of the table (report/terms.py), which is TERMS here.
+// Returns the term of a word; TERMS is the table of report/terms.py.
 function term(word) {
   return Object.hasOwn(TERMS, word) ? TERMS[word] : TERMS.other;
 }
 
-// ECharts takes no word for "no pattern" on an item; an empty object is one.
+// ECharts needs an empty object for "no pattern" on an item.
 function pattern(word) {
   const { hatch } = term(word);
   const shape = PATTERNS[hatch];
@@ -61,7 +61,7 @@ function termColour(word) {
   return term(word)[isDark() ? "dark" : "light"];
 }
 
-// The colour of text on a term's colour.
+// Returns the colour of text on a term's colour.
 function inkOn(word) {
   return term(word)[isDark() ? "ink_on_dark" : "ink_on_light"];
 }
@@ -87,7 +87,7 @@ function axis(more) {
   };
 }
 
-// An axis of bytes has its ticks at round numbers of KiB or MiB, and room for what is beside `most`.
+// Returns an axis of bytes with ticks at round numbers of KiB or MiB, and room above `most`.
 function bytesAxis(most, more = {}) {
   const step = 2 ** Math.ceil(Math.log2(Math.max(1, most / (more.splitNumber || 5))));
   return axis({ type: "value", min: 0, interval: step, max: Math.max(most * 1.06, 1),
@@ -145,8 +145,8 @@ function sliderStyle() {
   };
 }
 
-// Makes an element that draws `option()` when it is shown, and again when the theme changes.
-// `label` says for those who can't see it what the chart shows.
+// Returns an element that draws `option()` when it is shown, and again when the theme changes.
+// Screen readers read `label`.
 function chartElement(label, height, option, onMade = null) {
   const host = element("div", { class: "chart", role: "img", "aria-label": label });
   host.style.height = `${height}px`;
@@ -179,8 +179,8 @@ function forgetCharts() {
   charts.clear();
 }
 
-// A swatch for a legend made of buttons, which keys reach as they can't reach a chart's: the colour
-// with lines or dots like those of its pattern.
+// Returns a swatch with a term's colour and pattern. Legends of buttons need it, because the
+// keyboard reaches buttons but not the legend of a chart.
 function swatch(word) {
   const host = element("span", { "aria-hidden": "true" });
   const canvas = element("canvas", { width: 32, height: 22 });

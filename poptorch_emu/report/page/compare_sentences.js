@@ -1,4 +1,4 @@
-// What changed most between two reports, in sentences; the first of them is the most important one.
+// Sentences on the largest changes between two reports, the most important one first.
 "use strict";
 
 function changeList(reports, names) {
@@ -9,7 +9,7 @@ function changeList(reports, names) {
     element("li", {}, text)));
 }
 
-// Of calls with different numbers of rows, the time of a row is compared.
+// Compares the time of a row, because calls may have different numbers of rows.
 function speedChange(reports, names) {
   const speeds = reports.map((report) => report.speed);
   const [before, after] = speeds.map((speed) => speed.predicted_rows_per_second);
@@ -20,7 +20,7 @@ function speedChange(reports, names) {
   return `${names[1]} ${what} ${names[0]}: ${rateText(after)} instead of ${rateText(before)}.${most}`;
 }
 
-// The part of a step whose time on the mean IPU changed most, for a row of the inputs.
+// Returns the part of a step whose time for one row, on the mean IPU, changed most.
 function mostChangedPart(reports) {
   const [before, after] = reports.map(partsOfRow);
   if (!before || !after) return "";

@@ -1,5 +1,5 @@
-// Values as text, and elements from text. What the report says is data: it becomes text nodes,
-// never markup. What is not known says so.
+// Formats values as text, and text as elements. Text of a report becomes text nodes, never markup.
+// Values that are not known are shown as unknown.
 "use strict";
 
 const UNKNOWN = "not known";
@@ -12,7 +12,7 @@ function orUnknown(format) {
   return (value) => (isKnown(value) ? format(value) : UNKNOWN);
 }
 
-// Three significant digits, with the thousands apart.
+// Returns three significant digits, with thousands separators.
 function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -20,7 +20,7 @@ function number(value) {
   return Number(value.toPrecision(3)).toString();
 }
 
-// A step is [scale, prefix, and optionally the size from which it is used].
+// Formats a value with steps of [scale, prefix, optional smallest value].
 function scaled(value, steps, unit) {
   const [scale, prefix] = stepOf(Math.abs(value), steps);
   return `${number(value / scale)} ${prefix}${unit}`;
@@ -30,14 +30,14 @@ function stepOf(size, steps) {
   return steps.find(([scale, , from]) => size >= (from || scale * 0.9995)) || [1, ""];
 }
 
-// What cycles are told in: the clock is that of the report shown, or null where none is known.
+// Unit of cycles in texts: the clock of the report shown, or null if it is unknown.
 const clock = { hz: null, isTime: false };
 
 function inTime(unit) {
   return unit === "cycles" && clock.isTime && clock.hz;
 }
 
-// The text of a tick: all ticks of an axis have one unit, and digits enough to differ.
+// Returns the text of a tick: all ticks of an axis share a unit and have enough digits to differ.
 function tickText(value, range, unit, numTicks = 8) {
   if (inTime(unit)) return tickText(value / clock.hz, range.map((end) => end / clock.hz), "seconds", numTicks);
   const steps = unit === "seconds" ? SMALL : DECIMAL;
@@ -60,7 +60,7 @@ const countText = orUnknown((value) => Math.round(value).toLocaleString("en-US")
 const bytesText = orUnknown((value) => scaled(value, BINARY, "B"));
 const secondsText = orUnknown((value) => (value === 0 ? "0 s" : scaled(value, SMALL, "s")));
 const cyclesText = orUnknown((value) => (inTime("cycles") ? secondsText(value / clock.hz) : scaled(value, DECIMAL, "cycles")));
-// Both, for what explains.
+// Returns cycles and seconds together, for explanations.
 const cyclesAndTimeText = orUnknown((value) => `${countText(value)} cycles`
   + (clock.hz ? `, ${secondsText(value / clock.hz)}` : ""));
 const shareText = orUnknown((value) => `${(value * 100).toFixed(1)} %`);
@@ -68,8 +68,8 @@ const rateText = orUnknown((value) => `${number(value)} rows/s`);
 const plainText = orUnknown((value) => (value === "" ? UNKNOWN : String(value)));
 const UNIT_TEXT = { cycles: cyclesText, seconds: secondsText };
 
-// element("p", {class: "note", onclick: f}, "text", child): attributes whose value is a function
-// are listeners; strings among the children become text.
+// element("p", {class: "note", onclick: f}, "text", child): attributes that are functions become
+// listeners; strings among the children become text.
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -81,7 +81,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A value in a cell or a card, marked where it is not known.
+// Returns a value for a cell or a card, marked if it is unknown.
 function valueElement(text) {
   return text === UNKNOWN ? element("span", { class: "unknown" }, UNKNOWN) : text;
 }
@@ -109,14 +109,14 @@ function empty(text) {
   return element("p", { class: "empty" }, text);
 }
 
-// Lines to be pasted, with a button that copies them where the browser lets it.
+// Returns lines of code, with a button that copies them if the browser allows it.
 function codeElement(text) {
   const copy = () => navigator.clipboard.writeText(text);
   return element("div", { class: "code" }, element("pre", {}, text),
     navigator.clipboard ? element("button", { type: "button", onclick: copy }, "Copy") : null);
 }
 
-// A tooltip's content: a heading and pairs of name and text.
+// Returns the content of a tooltip: a heading and pairs of name and text.
 function tip(heading, pairs) {
   return element(
     "div",
@@ -127,7 +127,7 @@ function tip(heading, pairs) {
   );
 }
 
-// Buttons of which one is pressed.
+// Returns a group of buttons of which one is pressed.
 function choice(label, names, chosen, onChoose) {
   const group = element("div", { class: "segmented", role: "group", "aria-label": label });
   names.forEach((name, index) => {

@@ -1,19 +1,19 @@
-// Where the stages of the graph stand, and the ways of what crosses between them.
+// Positions of the graph's stages, and routes of the edges between them.
 //
-// Stages of one number are a column, those of one direction a row. What does not go straight to a
-// neighbour goes through a channel, above, between or below the rows, in which each way has a lane of
-// its own with room for its label. So no line and no label crosses a box or leaves the picture.
+// Each stage number has a column, and each direction a row. Only edges to direct neighbours are
+// straight. All others run through a channel above, between or below the rows, where each has a
+// lane with room for its label. So no line and no label crosses a box or leaves the picture.
 "use strict";
 
 const BOX = { width: 124, height: 58 };
 const LANE = 22;
 const EDGE_OF_GRAPH = 26;
-// What a label on a line between two boxes needs.
+// Distance of columns that leaves room for a label on a line between two boxes.
 const LEAST_PITCH = BOX.width + 84;
 const ROW_ORDER = ["forward", "recompute", "backward", "weights"];
 
-// Returns {width, height, boxes, ways}: a box is {stage, x, y} of its middle, a way {edge, points,
-// label: [x, y]}.
+// Returns {width, height, boxes, ways}. A box is {stage, x, y} with its centre, a way {edge,
+// points, label: [x, y]} is the route of an edge.
 function graphLayout(stages, edges, pitch) {
   const numbers = [...new Set(stages.map((stage) => stage.stage))].sort((a, b) => a - b);
   const directions = new Set(stages.map((stage) => stage.direction));
@@ -38,10 +38,10 @@ function graphLayout(stages, edges, pitch) {
   };
 }
 
-// Takes room for a way in the channels that it goes through; `finish` knows where they are.
+// Reserves room for an edge in its channels; `finish` computes the route once they are placed.
 function draftWay(edge, from, to, room) {
   const [columns, rows] = [to.column - from.column, to.row - from.row];
-  // Of what crosses both ways between neighbours, one goes straight.
+  // If two edges connect the same neighbours, only the first one is straight.
   const pair = [edge.from, edge.to].sort().join("\n");
   if (Math.abs(columns) + Math.abs(rows) > 1 || room.straight.has(pair)) return throughChannels(edge, from, to, room);
   room.straight.add(pair);
@@ -63,7 +63,7 @@ function straightDown(edge, from, to, room) {
 }
 
 function throughChannels(edge, from, to, room) {
-  // Which side is left by, and which entered: 1 is below.
+  // Sides of the boxes at which the edge leaves and arrives: 1 is below, -1 above.
   const out = Math.sign(to.row - from.row) || (from.row === 0 ? -1 : 1);
   const into = to.row === from.row ? out : -out;
   const [first, last] = [from.row + (out > 0 ? 1 : 0), to.row + (into > 0 ? 1 : 0)];
@@ -77,7 +77,7 @@ function throughChannels(edge, from, to, room) {
         points: [[begin, from.y + out * BOX.height / 2], [begin, y], [end, y], [end, to.y + into * BOX.height / 2]] };
     } };
   }
-  // Past other rows, beside the column of its end.
+  // The edge passes other rows beside the column of its target.
   const aside = to.x + room.pitch / 2;
   const [upper, lower] = [[begin, first], [end, last]].map(([x, number]) =>
     takeLane(room.channels[number], ...withLabel(x, aside)));
@@ -88,13 +88,13 @@ function throughChannels(edge, from, to, room) {
   } };
 }
 
-// Room from one end to the other, and at least for a label in the middle.
+// Returns the interval between two ends, wide enough for a label in the middle.
 function withLabel(a, b) {
   const half = Math.max(Math.abs(a - b) / 2, 40) + 6;
   return [(a + b) / 2 - half, (a + b) / 2 + half];
 }
 
-// The next place of a box's side that is free, from the middle to where the way goes.
+// Returns the x of the next free position on a box's side, counted from the middle outwards.
 function portOf(room, box, side, heading) {
   const key = `${box.stage.name} ${side} ${heading}`;
   const count = room.ports.get(key) || 0;

@@ -1,5 +1,5 @@
-// The laboratory: a slider for each setting; the plan of each choice was made beforehand. First the
-// reader guesses how much of the time the IPUs wait, then sees it, then reads why.
+// The laboratory: a slider for each setting, with precomputed plans for all choices. The reader
+// first guesses how much of the time the IPUs wait, then sees the answer, then its reasons.
 "use strict";
 
 const SETTING_TITLES = {
@@ -86,7 +86,7 @@ class Laboratory {
     }));
   }
 
-  // The last setting changes first from one point to the next.
+  // Points are ordered with the last setting varying fastest.
   point() {
     const index = this.data.settings.reduce((sum, { values }, at) => sum * values.length + this.chosen[at], 0);
     return this.data.points[index];
@@ -114,7 +114,7 @@ class Laboratory {
       oninput: () => { shown.textContent = `${slider.value} %`; } });
     slider.value = 50;
     const show = () => {
-      // From now on all changes are seen at once, until the reader wants to be asked again.
+      // From now on the answer is shown at once, until the reader asks for questions again.
       this.setAsks(false, Number(slider.value) / 100);
     };
     return card("How much of the time do the IPUs wait?", {
@@ -166,7 +166,7 @@ function labMemory(point) {
   }));
 }
 
-// What explains the picture, the most important first.
+// Returns explanations of the picture, the most important one first.
 function reasons(point) {
   const parts = Object.entries(point.shares).filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]);
   const sentences = [`What limits the step: ${point.limited_by}.`];

@@ -1,4 +1,4 @@
-// The page: its tabs, its theme, and which report it shows.
+// The page: its tabs, its theme, and the report that it shows.
 "use strict";
 
 const PANELS = [
@@ -19,7 +19,7 @@ class ReportPage {
     this.shown = 0;
     this.panels = [...PANELS];
     if (this.reports.length > 1) this.panels.unshift(["Compare", comparePanel]);
-    // Those that are to be seen: keys are for them.
+    // Visible timelines, which receive the keys.
     this.timelines = [];
     this.main = document.getElementById("panel");
     this.tabs = document.getElementById("tabs");
@@ -109,19 +109,19 @@ class ReportPage {
     this.redraw();
   }
 
-  // The number of the panel of an address such as "#memory"; undefined if there is none.
+  // Returns the number of the panel for an address such as "#memory"; undefined if there is none.
   panelAt(hash) {
     const found = this.panels.findIndex(([name]) => `#${name.toLowerCase()}` === hash);
     return found < 0 ? undefined : found;
   }
 
-  // Each panel has an address, so that it can be linked and the browser goes back.
+  // Each panel has an address, so that readers can link to it and go back in the browser.
   goTo(index) {
     this.showPanel(index);
     location.hash = this.panels[index][0].toLowerCase();
   }
 
-  // Keys of the timelines that are shown, unless what has the focus takes them.
+  // Passes a key to the visible timelines, unless the focused element uses the key itself.
   onKey(event) {
     const isTaken = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
     if (isTaken || event.target.closest("input, select, textarea")) return;
@@ -145,7 +145,7 @@ class ReportPage {
     scrollTo(0, 0);
   }
 
-  // Two reports have one clock only if it is that of both.
+  // Two compared reports show times only if their clocks are equal.
   setClock(panel) {
     const clocks = panel === "Compare" ? this.reports.map((report) => report.machine.clock_hz) : [this.report().machine.clock_hz];
     clock.hz = clocks.every((hz) => hz === clocks[0]) ? clocks[0] : null;
@@ -155,7 +155,7 @@ class ReportPage {
     this.showPanel(this.current);
   }
 
-  // Goes to the timeline, to where an operation's segment runs first.
+  // Shows the timeline at the first run of an operation's segment.
   showOperation(row) {
     this.goTo(this.panelAt("#timeline"));
     const view = this.timeline;
@@ -168,7 +168,7 @@ class ReportPage {
   }
 }
 
-// The first picture comes after the browser has laid out the page.
+// The first picture waits until the browser has laid out the page.
 const page = new ReportPage(JSON.parse(document.getElementById("report-data").textContent));
 requestAnimationFrame(() => requestAnimationFrame(() => {
   document.documentElement.dataset.ready = String(Math.round(performance.now()));

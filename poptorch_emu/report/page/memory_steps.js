@@ -1,4 +1,4 @@
-// Memory over the program: what an IPU holds at each operation, over strips that say where that is.
+// Memory of an IPU at each operation, over strips that show direction and block.
 "use strict";
 
 const STRIP_PIXELS = 20;
@@ -46,7 +46,7 @@ function blockText(name) {
   return name || "no block";
 }
 
-// Equal neighbours as {value, start, end}, without the one at `end`.
+// Returns runs of equal neighbours as {value, start, end}; `end` is exclusive.
 function runsOf(values) {
   const runs = [];
   values.forEach((value, at) => {
@@ -66,7 +66,7 @@ function stripSeries(strips) {
   };
 }
 
-// Of no block nothing is drawn; neighbours of the strip of blocks differ in their ground.
+// Draws a run of a strip, or nothing without a block; neighbouring blocks differ in background.
 function stripShape(params, api, run) {
   const strip = api.value(0);
   if (!run.value) return null;
@@ -89,7 +89,7 @@ function stripShape(params, api, run) {
 function stepMarks(ipu, peak, bytes, steps) {
   const limit = isNearLimit(bytes, ipu.limit_bytes) ? limitLine(ipu.limit_bytes, "yAxis", "insideEndTop") : null;
   const lines = limit ? [{ ...limit.data[0], lineStyle: limit.lineStyle, label: limit.label }] : [];
-  // The update is one step, which is too narrow to be named in its strip.
+  // The update is one step, which is too narrow for a name in its strip.
   const update = steps.direction.indexOf("update");
   if (update > 0) {
     lines.push({ xAxis: update, lineStyle: { color: colour("quiet"), type: "dotted", width: 1 },

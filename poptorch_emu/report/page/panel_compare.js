@@ -18,7 +18,7 @@ function comparePanel(_, page) {
   ];
 }
 
-// Reports are told apart by their files, and by when they were written: of one day, by the time.
+// Returns names for two reports from their files and dates, or times if the dates are equal.
 function reportNames(reports, files) {
   const written = reports.map((report) => String(report.written || ""));
   const isOneDay = written[0].slice(0, 10) === written[1].slice(0, 10);
@@ -107,7 +107,7 @@ function familyPairs(reports) {
   return all.sort((a, b) => Math.max(b[1] || 0, b[2] || 0) - Math.max(a[1] || 0, a[2] || 0)).slice(0, 10);
 }
 
-// [name, value of the first, value of the second]; null where a report has none.
+// Returns [name, first value, second value] rows; null if a report lacks the value.
 function pairs(maps) {
   const names = [...new Set(maps.flatMap((map) => [...map.keys()]))];
   return names.map((name) => [name, ...maps.map((map) => map.get(name) ?? null)]);
@@ -140,19 +140,19 @@ function timelinePair(reports, names, page) {
   const end = Math.max(...views.map((view) => view.index.end));
   page.timelines = views;
   return views.map((view, at) => {
-    // One scale for both, so that the shorter one looks shorter.
+    // Both timelines have one scale, so that the shorter one looks shorter.
     if (isOneClock) view.setEnd(end);
     return card(`Timeline: ${names[at]}`, {}, view.root);
   });
 }
 
-// Where and in which direction an operation runs, whatever its stage: [key, title, direction].
+// Returns [key, title, direction] of an operation's place, which is independent of its stage.
 function placeOf(row) {
   const direction = row.is_recomputed ? "recompute" : plainText(row.segment).split(" ")[0];
   return [`${row.module}\n${row.operator}\n${direction}`, row.name.replace(/ \d+$/, ""), direction];
 }
 
-// The operations of a report by their places, with the sum of their cycles: null if one is unknown.
+// Returns the operations of a report by place, with their cycles; null if any are unknown.
 function operationsByPlace(report) {
   const places = new Map();
   for (const row of operationRows(report)) {

@@ -75,7 +75,7 @@ function wayElement({ edge, points }, most) {
     svg("polygon", { points: head.map((point) => point.join(",")).join(" ") }));
 }
 
-// A line through points, with round corners.
+// Returns the path of a line through points, with round corners.
 function roundedPath(points) {
   const towards = (from, to) => {
     const length = Math.hypot(to[0] - from[0], to[1] - from[1]) || 1;
@@ -94,8 +94,8 @@ function wayLabel({ edge, label: [x, y] }) {
     svg("rect", { x: x - width / 2, y: y - 9, width, height: 18, rx: 4 }), svg("text", { x, y }, text));
 }
 
-// Returns a function that makes an element show a tip under the mouse or with the focus, while all
-// but `related` is faint.
+// Returns a function that gives an element a tip on hover or focus; the tip fades all elements
+// except `related`.
 function hoverTip(host) {
   const place = element("div", { class: "float-tip", role: "status" });
   place.hidden = true;

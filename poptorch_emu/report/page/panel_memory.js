@@ -1,4 +1,4 @@
-// The memory of an IPU: over the program, by tile, by category, at the peak, and the ways out.
+// The memory of an IPU: over the program, by tile, by category, at the peak, and ways to save it.
 "use strict";
 
 function memoryPanel(report) {
@@ -28,7 +28,7 @@ function isNearLimit(most, limit) {
   return isKnown(limit) && most > limit / 3;
 }
 
-// The limit is shown where it does not make what is used too small to see.
+// Returns the end of the axis: the limit, unless it would make the bars too small to see.
 function topOf(most, ipu) {
   return isNearLimit(most, ipu.limit_bytes) ? Math.max(most, ipu.limit_bytes) : most;
 }
@@ -100,12 +100,12 @@ function tilesCard(ipu, reason) {
   return card(title, { note, tools: [order] }, element("div", { class: "tools above" }, category), place);
 }
 
-// Runs of [bytes, number of tiles] as a value for each tile.
+// Returns a value for each tile from runs of [bytes, number of tiles].
 function unfolded(runs) {
   return runs.flatMap(([bytes, count]) => Array(count).fill(bytes));
 }
 
-// The fullest tile of the model, beside all categories, and the limit where it is near.
+// Returns the line of the model's fullest tile, if all categories are shown, and of a near limit.
 function tileLines(ipu, isWhole, most) {
   const lines = [];
   if (isWhole && isKnown(ipu.fullest_tile_bytes)) {

@@ -25,7 +25,7 @@ function listElement(texts) {
   return element("ul", { class: "texts" }, ...texts.map((text) => element("li", {}, text)));
 }
 
-// Both as the sentences have them.
+// Returns a power of two with its exponent in superscript, as in the sentences.
 function powerText(exponent) {
   return `2${[...String(exponent)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
 }

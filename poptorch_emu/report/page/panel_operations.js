@@ -1,9 +1,9 @@
-// The operations: a table by block, module, family or IPU. A click goes to the timeline.
+// The operations: a table by block, module, family or IPU. A click shows the timeline.
 "use strict";
 
 const rowsOfReport = new WeakMap();
 
-// The rows of the table of operations; in the file they are columns, which are shorter.
+// Returns the rows of the table of operations, which the file stores as columns.
 function operationRows(report) {
   if (!rowsOfReport.has(report)) rowsOfReport.set(report, rowsOf(report.operations));
   return rowsOfReport.get(report);
@@ -60,7 +60,7 @@ function sumsBy(rows, key) {
   return [...sums].sort((a, b) => b[1] - a[1]);
 }
 
-// All bars are drawn; many are moved up and down in their frame.
+// Draws all bars; a long chart scrolls in its frame.
 function shareChart(rows, key) {
   const sums = key === "block" ? inOrder(sumsBy(rows, key), rows, key) : sumsBy(rows, key);
   if (!sums.length) return empty(`The cycles are ${UNKNOWN}.`);
@@ -79,7 +79,7 @@ function shareChart(rows, key) {
   return element("div", { class: "tall" }, chart);
 }
 
-// In the order in which they run first.
+// Sorts sums by the first run of their operations.
 function inOrder(sums, rows, key) {
   const order = new Map();
   for (const row of rows) {

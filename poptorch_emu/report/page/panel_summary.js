@@ -1,4 +1,4 @@
-// The summary: what a user wants to know first, in figures, two charts and sentences.
+// The summary: the main results in figures, two charts and sentences.
 "use strict";
 
 function figure(name, text, detail, isWords = false) {
@@ -67,7 +67,7 @@ function tileWord(ipu) {
   return ipu.fullest_tile_bytes > ipu.limit_bytes ? "over the limit" : "fullest tile";
 }
 
-// Within the bar where there is room, so that the limit's line doesn't cross it.
+// Puts the label inside the bar if there is room, so that the limit's line does not cross it.
 function tileLabel(ipu, isInside) {
   const share = ipu.limit_bytes ? ` · ${shareText(ipu.fullest_tile_bytes / ipu.limit_bytes)}` : "";
   return { show: true, position: isInside ? "insideRight" : "right", fontWeight: 600,

@@ -1,10 +1,10 @@
-// Options and log: what was set, and what was said.
+// Options and log: the settings of the run, and its messages.
 "use strict";
 
 function optionsPanel(report) {
   if (!report.options.length) return [card("Options", {}, empty(`The options are ${UNKNOWN}.`))];
   const rows = report.options.map(([name, value, standard]) => ({ name, value, standard }));
-  // What nobody sets has no default.
+  // Fields that users cannot set have no default.
   const isSet = (row) => isKnown(row.standard) && row.standard !== row.value;
   return [
     card("What you set", { note: "What differs from the default, by the name that sets it." },

@@ -1,12 +1,12 @@
-// The timeline: IPUs by time, to zoom and pan with wheel, mouse and keys.
+// The timeline: IPUs over time, with zoom and pan by wheel, mouse and keys.
 "use strict";
 
 const LANE_PIXELS = 46;
 const TOP_PIXELS = 46;
 const BOTTOM_PIXELS = 82;
-// From this width an event shows the operations of its segment below it.
+// Smallest width at which an event shows the operations of its segment.
 const PARTS_PIXELS = 120;
-// So many windows are drawn, where more than one is wanted.
+// Number of windows in the view of several windows.
 const SEVERAL = 3;
 
 class TimelineView {
@@ -39,7 +39,7 @@ class TimelineView {
       element("div", { class: "tools" }, this.followTools(), this.shown, isShort ? null : keyHelp()), this.detail);
   }
 
-  // A field for the number of the micro-batch that is followed.
+  // Returns a field for the number of the micro-batch to follow.
   followTools() {
     const count = this.index.numMicroBatches;
     if (count < 2) return null;
@@ -70,7 +70,7 @@ class TimelineView {
     return [starts[events[0]], Math.max(...events.map((event) => ends[event]))];
   }
 
-  // What is said of a micro-batch that is followed.
+  // Returns sentences on the micro-batch that is followed.
   wayOf(events) {
     const [from, to] = this.spanOf(events);
     const { columns, lanes } = this.timeline;
@@ -86,7 +86,7 @@ class TimelineView {
     return element("span", { class: "note" }, "Click an event, or move with n and p, to see its details.");
   }
 
-  // Whether something else is lit than what an event belongs to; -1 is several put together.
+  // Returns whether an event is faint, because another micro-batch is lit; -1 is a merged event.
   isFaint(event) {
     const lit = this.lit >= 0 ? this.lit : this.followed;
     return lit >= 0 && (event < 0 || this.index.tags[event] !== lit);
@@ -112,7 +112,7 @@ class TimelineView {
       }, swatch(KINDS[kind]), KINDS[kind])));
   }
 
-  // Makes the axis as long as that of another timeline.
+  // Sets the end of the axis to that of another timeline.
   setEnd(end) {
     this.index.end = end;
     this.range = [0, end];
@@ -246,7 +246,7 @@ class TimelineView {
     this.show(from + step, to + step);
   }
 
-  // Does what a key asks for; returns whether it asks for anything.
+  // Handles a key; returns whether the key has a meaning here.
   onKey(event) {
     const [left, right] = [() => this.pan(-0.2), () => this.pan(0.2)];
     const [closer, farther, all] = [() => this.zoom(0.5), () => this.zoom(2), () => this.show(0, this.index.end)];
@@ -254,7 +254,7 @@ class TimelineView {
       ArrowLeft: left, a: left, ArrowRight: right, d: right,
       w: closer, "+": closer, "=": closer, s: farther, "-": farther, 0: all,
       n: () => this.step(1), p: () => this.step(-1), f: () => this.followSelected(),
-      // Elsewhere these move the page.
+      // Outside of the plot these keys scroll the page.
       ...(this.plot.contains(event.target) ? { ArrowUp: closer, ArrowDown: farther, Home: all } : {}),
     };
     const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
@@ -267,8 +267,7 @@ class TimelineView {
     this.follow(tag === this.followed ? -1 : tag);
   }
 
-  // Selects the next event of the lane, or of the micro-batch that is followed; at first one that is
-  // to be seen.
+  // Selects the next event of the lane or of the followed micro-batch; at first a visible event.
   step(direction) {
     if (this.followed >= 0) {
       const way = eventsOfTag(this.index, this.followed);

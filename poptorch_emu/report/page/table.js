@@ -6,8 +6,8 @@ const ROWS_AT_ONCE = 200;
 // Options: caption, rows (objects by key), search, sortKey ("" keeps the order), descending,
 // groups: [{name, key}], where no key means one flat table,
 // columns: [{key, title, help, format(value, row), numeric, share, total, keep, link(row), mark(row)}].
-// A `total` column of a group shows the sum of what is known; a `share` has a bar; the words of one to
-// `keep` stay on a line.
+// A `total` column shows the sum of a group's known values, a `share` column has a bar, and a
+// `keep` column does not wrap.
 class DataTable {
   constructor(options) {
     this.columns = options.columns;
@@ -90,7 +90,7 @@ class DataTable {
     if (button) button.focus();
   }
 
-  // What is not known comes last, whichever way the rest is sorted.
+  // Unknown values come last in either sorting order.
   compare(first, second) {
     const [a, b] = [first[this.sortKey], second[this.sortKey]];
     if (!isKnown(a) || !isKnown(b)) return Number(isKnown(b)) - Number(isKnown(a));
@@ -103,7 +103,7 @@ class DataTable {
     return [...rows].sort((first, second) => this.compare(first, second));
   }
 
-  // Returns [row, class, how its first cell begins] of each line.
+  // Returns [row, class, beginning of the first cell] of each line.
   lines(matching) {
     if (!this.group) return this.sorted(matching).map((row) => [row, "", null]);
     const members = new Map();
@@ -154,7 +154,7 @@ class DataTable {
     const partly = row.partly && row.partly.has(column.key)
       ? element("span", { title: "The cost of some is not known." }, "≥ ") : null;
     if (column.share && isKnown(value)) {
-      // Numbers are as wide as the widest, so that all bars begin and end at the same places.
+      // All numbers take the width of the widest, so that all bars are aligned.
       content.push(shareBar(value / this.largest.get(column.key)), element("span", { class: "share" }, partly || "", text));
     } else if (partly) content.push(partly, text);
     else if (lead) content.push(lead());
@@ -172,7 +172,7 @@ class DataTable {
     this.largest = new Map(this.columns.filter((column) => column.share).map((column) =>
       [column.key, Math.max(1e-12, ...lines.slice(0, 5000).map(([row]) => row[column.key] || 0))]));
     this.head.replaceChildren(...this.columns.map((column) => this.header(column)));
-    // The name of a group has all the room before its first sum.
+    // The name of a group spans all columns before its first sum.
     const numLead = Math.max(1, this.columns.findIndex((column) => column.total));
     this.body.replaceChildren(...lines.slice(0, this.limit).map(([row, kind, lead]) => element("tr", { class: kind },
       ...this.columns.flatMap((column, at) => (lead && at > 0 && at < numLead ? []

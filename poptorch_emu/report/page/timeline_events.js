@@ -1,7 +1,7 @@
-// The events of a timeline, and which of them a picture of so many pixels needs.
+// The events of a timeline, and the selection of those that a picture can show.
 //
-// A timeline of 100,000 events can't be one shape an event: what is thinner than a pixel or two is
-// put together, by lane, into a shape of the kind that was longest there.
+// A timeline of 100,000 events cannot draw one shape for each event. Therefore neighbours in a lane
+// that are thinner than a pixel or two are merged into a shape of the kind that takes longest.
 "use strict";
 
 const KINDS = Object.keys(TERMS);
@@ -23,7 +23,7 @@ function indexEvents(timeline) {
   let end = 0;
   const ordered = lanes.map((events) => {
     const order = Int32Array.from(events).sort((a, b) => starts[a] - starts[b]);
-    // The latest end so far, which never falls: events of one lane may overlap.
+    // Latest end so far, which never falls, because events of one lane may overlap.
     const latest = new Float64Array(order.length);
     let reached = -Infinity;
     order.forEach((event, position) => {
@@ -37,11 +37,11 @@ function indexEvents(timeline) {
   return { timeline, lanes: ordered, starts, ends, kinds, end, operations: new Map(), ...tagsOf(timeline) };
 }
 
-// Numbers beyond it are no micro-batches.
+// Larger numbers are not micro-batches.
 const MOST_MICRO_BATCHES = 2 ** 20;
 
-// Numbers of one micro-batch each, `tags` of events, or -1. Those of a later update or call have the
-// same micro-batches again: they lie `numMicroBatches` above those of the one before.
+// Returns `tags` of events: one number for each micro-batch, -1 for other events. A later update or
+// call repeats the micro-batches, so its tags are larger by `numMicroBatches`.
 function tagsOf({ columns, lanes, kinds }) {
   const isCounted = (micro) => Number.isInteger(micro) && micro >= 0 && micro < MOST_MICRO_BATCHES;
   const numMicroBatches = columns.micro_batch.reduce((most, micro) =>
@@ -58,14 +58,14 @@ function tagsOf({ columns, lanes, kinds }) {
   return { tags, numMicroBatches };
 }
 
-// The events of a micro-batch, by their start.
+// Returns the events of a micro-batch, by start.
 function eventsOfTag(index, tag) {
   const found = [];
   if (tag >= 0) index.tags.forEach((other, event) => { if (other === tag) found.push(event); });
   return found.sort((a, b) => index.starts[a] - index.starts[b]);
 }
 
-// Returns a timeline that comes `count` times, one after the other.
+// Returns a timeline repeated `count` times.
 function repeated(timeline, count) {
   const { columns, spans } = timeline;
   const ends = columns.start.map((start, event) => start + columns.duration[event]);
@@ -78,7 +78,7 @@ function repeated(timeline, count) {
       ({ ...span, start: span.start + shift, end: span.end + shift }))) };
 }
 
-// Position of the first value of a sorted array above `limit`.
+// Returns the position of the first value above `limit` in a sorted array.
 function firstAbove(values, limit) {
   let low = 0;
   let high = values.length;
@@ -90,8 +90,8 @@ function firstAbove(values, limit) {
   return low;
 }
 
-// Returns [lane, start, end, kind, event, count, part] of each shape between two times; `event` is
-// -1 for several put together, `part` the number of an operation within its event or -1.
+// Returns [lane, start, end, kind, event, count, part] of each shape between two times. `event` is
+// -1 for merged events, and `part` is the number of an operation within its event or -1.
 function visibleShapes(index, from, to, pixels, hidden, followed = -1) {
   const perLane = Math.max(50, Math.min(pixels / 2, MOST_SHAPES / index.lanes.length));
   const bin = (to - from) / perLane;
@@ -138,7 +138,7 @@ function laneShapes(index, lane, number, view, shapes) {
   flush();
 }
 
-// The operations of a segment, drawn within an event that is wide enough, in their order.
+// Adds the operations of a segment, in order, as shapes within an event that is wide enough.
 function operationShapes(index, lane, event, view, shapes) {
   const label = index.timeline.columns.label[event];
   const operations = index.operations.get(index.timeline.labels[label].name);
@@ -156,12 +156,12 @@ function operationShapes(index, lane, event, view, shapes) {
   });
 }
 
-// What a backward segment computes again is an event of its own.
+// Returns the event of a backward segment's recomputed operations, which is separate.
 function recomputing(segment) {
   return segment.replace("backward", "recompute");
 }
 
-// Lets a timeline in cycles show the operations of its segments.
+// Adds the operations of the segments to a timeline in cycles.
 function addOperations(index, rows) {
   const segments = new Map();
   for (const row of rows) {

@@ -1,7 +1,7 @@
-// How events, phases and the way of a micro-batch are drawn on a timeline.
+// Shapes of events, phases and the path of a micro-batch on a timeline.
 "use strict";
 
-// What is beside a micro-batch that is lit.
+// Opacity of events beside a lit micro-batch.
 const FAINT = 0.22;
 
 function eventSeries(view, data) {
@@ -12,7 +12,7 @@ function eventSeries(view, data) {
   };
 }
 
-// Fill, main and flush, as bands with their names.
+// Returns fill, main and flush as bands with their names.
 function phaseSeries(timeline) {
   const quiet = colour("quiet");
   return {
@@ -28,7 +28,7 @@ function phaseSeries(timeline) {
   };
 }
 
-// The way of the micro-batch that is followed, from its first event to its last.
+// Returns the path of the followed micro-batch, from its first event to its last.
 function pathSeries(view) {
   const events = eventsOfTag(view.index, view.followed);
   const { lane } = view.timeline.columns;
@@ -44,7 +44,7 @@ function pathSeries(view) {
   };
 }
 
-// Below what is written on an event.
+// Returns a point at the foot of a lane, below the text of an event.
 function atFoot(api, time, lane) {
   const [x, y] = api.coord([time, lane]);
   return [x, y + api.size([0, 1])[1] * 0.36];
@@ -86,7 +86,7 @@ function hasParts(view, event, width) {
 }
 
 function eventCaption(view, shape, event, part) {
-  // Without a word an element keeps the text of the event that it stood for before.
+  // Empty text is necessary, because ECharts reuses the element and keeps its previous text.
   const none = { textContent: { style: { text: "" } } };
   if (event < 0 || shape.width < 18 || shape.height < 11 || view.isFaint(event)) return none;
   const [name, short] = part >= 0
