@@ -1,4 +1,4 @@
-"""What only an emulator can offer, beyond PopTorch's own names."""
+"""Functions that only an emulator can offer, beyond PopTorch's names."""
 
 from typing import NoReturn
 

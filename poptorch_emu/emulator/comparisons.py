@@ -1,4 +1,4 @@
-"""All schedules for one model, side by side."""
+"""Comparison of all schedules for one model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def compare_schedules(
 ) -> ComparisonReport:
     """Returns what each schedule would cost a model: bubble, throughput and memory (modelled).
 
-    Nothing runs. Where a schedule has as many stages as the user named, these stay as they are.
-    Otherwise the model is cut anew, between blocks or modules, so that the slowest stage is the
-    fastest; `emulator.autoplace` with as many IPUs as there are stages cuts it so for a run.
+    Nothing runs. If a schedule has as many stages as the user named, the stages stay unchanged.
+    Otherwise the model is cut between blocks or modules so that the slowest stage is as fast as
+    possible; `emulator.autoplace` with the same number of IPUs cuts the model in this way.
 
     Args:
-        model: compiled or not.
-        inputs: as for a call; of a compiled model they may be left out.
-        num_ipus: of a replica; by default as many as the model has.
+        model: wrapped model, compiled or not.
+        inputs: arguments of a call; may be left out for a compiled model.
+        num_ipus: number of IPUs of a replica; by default the model's.
         own: further schedules by name, as `emulator.schedules.from_table` returns them.
-        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
+        keywords: `system` and `io` as for `estimate`, and inputs by name.
 
     Raises:
         Error: the model has one IPU and `num_ipus` is not given, or it cannot be captured.
@@ -57,7 +57,7 @@ def compare_schedules(
         >>> print(emulator.compare_schedules(training, torch.ones(512, 64)))
         schedule ...
     """
-    # Plans of a dozen schedules are a lot of objects, and next to no garbage.
+    # Plans of a dozen schedules are many objects, almost none of which is garbage.
     with without_garbage_collection():
         planner = planner_of(model, inputs, keywords, ignores_schedule=True)
         return _compared(planner, num_ipus, own or {})
@@ -90,6 +90,6 @@ def _candidate(planner: Planner, name: str, choice: str | TableConfig, num_ipus:
 
 
 def _order(candidate: Candidate) -> tuple[bool, bool, float]:
-    """Returns what puts those first that fit, and of these the fastest."""
+    """Returns a sort key: schedules that fit come first, and the fastest of them first."""
     is_out = bool(candidate.problem)
     return is_out, candidate.fits == "no", -(candidate.throughput or 0.0)

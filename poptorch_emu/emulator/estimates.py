@@ -1,4 +1,4 @@
-"""How long a model would take on a real system, of shapes alone."""
+"""Estimates of the duration of a model on a real system, from shapes alone."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def estimate(
     """Returns how long a call of `model` would take on a real system (modelled).
 
     Nothing runs and nothing is lowered, so parameters and inputs may be on the meta device. The
-    model is traced; it may have been compiled or not. How near such figures are to published ones
-    is in `docs/fidelity.md`.
+    model is traced; it may be compiled or not. `docs/fidelity.md` compares such figures with
+    published ones.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        system: such as "bow-pod16"; by default the virtual system.
-        io: the host's own work, or the loader of a program, which is run for two seconds to see how
-            many rows it yields; by default it takes no time, and the report says so.
-        keywords: inputs of a call that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        system: name of a system such as "bow-pod16"; by default the virtual system.
+        io: work of the host, or the loader of a program, which is run for two seconds to measure
+            the rows that it yields. By default the host takes no time, and the report says so.
+        keywords: inputs of a call by name.
 
     Raises:
-        Error: there is no such system, or the model cannot be captured.
+        Error: `system` is unknown, or the model cannot be captured.
         TypeError: the model is not wrapped, or `io` is neither host work nor a loader.
         ValueError: the loader yields no tensors.
 
@@ -60,19 +60,19 @@ def estimate(
 
 
 def timeline(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TimelineReport:
-    """Returns what each IPU would do when, in one window, update included (modelled).
+    """Returns the actions of each IPU in one window, with their times and the update (modelled).
 
-    Of a long window these are the first cycles, some of the middle and the last ones. Arguments are
-    those of `estimate`.
+    For a long window the events are the first cycles, some in the middle, and the last ones.
+    Arguments are those of `estimate`.
 
     Returns:
-        a tuple of events, which can be printed and, by `plot()`, drawn.
+        A tuple of events, which can be printed and, by `plot()`, drawn.
     """
     return TimelineReport(events_of(planner_of(model, inputs, keywords).plan().time))
 
 
 def chosen_system(name: str | None) -> System:
-    """Returns the system of a name, or the virtual system."""
+    """Returns the system with a name, or the virtual system if `name` is `None`."""
     return current_system() if name is None else system_of(name)
 
 
@@ -83,13 +83,13 @@ def planner_of(
     *,
     ignores_schedule: bool = False,
 ) -> Planner:
-    """Returns the plans of a model; everything that is told about the machine comes from them.
+    """Returns the planner of a model, from which all figures about the machine come.
 
     Args:
-        model: compiled or not.
-        inputs: of a call; none for those that the model was compiled for.
-        keywords: those of them that are given by name, with `system` and `io` of `estimate`.
-        ignores_schedule: whether only the stages count, which need not fit a schedule.
+        model: wrapped model, compiled or not.
+        inputs: arguments of a call; none to use those that the model was compiled for.
+        keywords: inputs by name, with `system` and `io` of `estimate`.
+        ignores_schedule: whether only stages are planned, which need not match a schedule.
     """
     own = {name: value for name, value in keywords.items() if name not in ("system", "io")}
     request, inventory = captured(model, inputs, own, ignores_schedule=ignores_schedule)

@@ -1,4 +1,4 @@
-"""Ways from the emulator to plain PyTorch, on CPUs and GPUs."""
+"""Conversions of the emulator's models to plain PyTorch, for CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 def export_pipeline(
     executor: PoplarExecutor, *, freeze_statistics: bool = False
 ) -> ExportedPipeline:
-    """Turns a compiled model into stages of `torch.distributed.pipelining` (exact).
+    """Converts a compiled model to stages of `torch.distributed.pipelining` (exact).
 
-    Each process of the pipeline compiles the model for itself and takes its own stages; the seed
-    before the model is made must be the same in all. One micro-batch is run to prove that autograd
-    finds the gradients that were compiled. The weights are those of this moment.
+    Each process of the pipeline compiles the model and takes its own stages, so all processes
+    must set the same seed before they create the model. One micro-batch runs to prove that
+    autograd finds the gradients that were compiled. The stages have the present weights.
 
     Args:
-        executor: compiled.
-        freeze_statistics: whether batch norms go on with the statistics that they have, as in
-            evaluation; without it they are refused.
+        executor: compiled model.
+        freeze_statistics: whether batch norms keep their present statistics, as in evaluation;
+            by default batch norms are refused.
 
     Raises:
-        Error: it is not compiled, or plain PyTorch does something in another way; the text names
-            the line and the way out.
+        Error: the model is not compiled, or plain PyTorch computes something differently; the
+            message names the line and the way out.
     """
     check_model(executor)
     executable = executor._compiled()
@@ -42,7 +42,7 @@ def export_pipeline(
     if config is None:
         compiled = Compiled(executable, model, inputs, None)
     else:
-        # The pipeline clips, since no stage has all gradients.
+        # The pipeline clips gradients, because no single stage has all of them.
         optimizer = _torch_optimizer(executor, model, replace(config, max_grad_norm=math.inf))
         compiled = Compiled(executable, model, inputs, optimizer, config.max_grad_norm)
     return ExportedPipeline(compiled, freeze_statistics=freeze_statistics)
@@ -51,17 +51,15 @@ def export_pipeline(
 def to_torch(
     executor: PoplarExecutor,
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer | None]:
-    """Returns the model as it is trained, and its optimiser in PyTorch's form (exact).
+    """Returns the model with its trained weights, and its optimiser in PyTorch's form (exact).
 
-    Both are plain PyTorch, for `torch.compile` or another device, and copies: the executor's own
-    go on untouched.
+    Both are copies in plain PyTorch, for `torch.compile` or another device. The executor's own
+    objects do not change.
 
     Returns:
-        A copy of the user's module, and an optimiser over its parameters with the state that the
-        executor's has: of `torch.optim`, or by the emulator's formulas what that does not have.
-        `None` for an inference model.
-
-    Raises:
+        A copy of the user's module, and an optimiser over its parameters with the executor's
+        state. It is of `torch.optim`, or uses the emulator's formulas if PyTorch lacks the rule.
+        The optimiser of an inference model is `None`.
         Error: the executor is not compiled, or the optimiser scales the loss.
 
     Example:

@@ -1,4 +1,4 @@
-"""Checks of what the functions of the emulator are given, before anything is computed."""
+"""Checks of the arguments of the emulator's functions, before anything is computed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
 
-# A model of another front end has a method of this name; what it returns ran for it last.
+# Models of other front ends have a method of this name, which returns the executor that ran last.
 LAST_RUN = "_poptorch_emu_last_run"
 
 
 def wrapped(model: object) -> PoplarExecutor:
-    """Returns the wrapped model that is meant.
+    """Returns the executor for which `model` stands.
 
-    A model of Keras stands for what ran last for it, and an `IPUStrategy` for the loop that its
-    `run` ran last.
+    A Keras model stands for the executor that ran last for it, and an `IPUStrategy` for the loop
+    that its `run` ran last.
 
     Raises:
-        TypeError: it is neither, or nothing ran yet; the text says what to do.
+        TypeError: `model` has no executor, or nothing ran yet; the message says what to do.
     """
     last_run = None if isinstance(model, PoplarExecutor) else getattr(model, LAST_RUN, None)
     if last_run is None:
@@ -40,10 +40,10 @@ def wrapped(model: object) -> PoplarExecutor:
 
 
 def check_model(model: object) -> None:
-    """Checks that a model is a wrapped one.
+    """Checks that a model is wrapped.
 
     Raises:
-        TypeError: it is not; the text says how to wrap it.
+        TypeError: the model is not wrapped; the message says how to wrap it.
     """
     if not isinstance(model, PoplarExecutor):
         raise TypeError(
@@ -54,11 +54,11 @@ def check_model(model: object) -> None:
 
 
 def check_options(options: object) -> None:
-    """Checks that options are PopTorch's, and can be changed.
+    """Checks that options are PopTorch's and not frozen.
 
     Raises:
-        AttributeError: they are frozen.
-        TypeError: they are something else.
+        AttributeError: the options are frozen.
+        TypeError: `options` has another type.
     """
     if not isinstance(options, Options):
         raise TypeError(f"The options must be poptorch.Options(), but got {described(options)}.")
@@ -66,10 +66,10 @@ def check_options(options: object) -> None:
 
 
 def check_choice(what: str, choice: object, choices: Sequence[str]) -> None:
-    """Checks a choice that is made by a word.
+    """Checks a choice that is given as a word.
 
     Raises:
-        Error: there is none of that name.
+        Error: `choice` is not one of `choices`.
     """
     if choice not in choices:
         raise make_error(
@@ -84,13 +84,13 @@ def path_and_inputs(
     """Returns the path that a function writes to, and the inputs of a call.
 
     Args:
-        function: its name, for the message.
-        name: of its argument.
-        path: given by that name; without it the path is the first of the arguments.
-        arguments: that were given by position after the model.
+        function: name of the function, for the message.
+        name: name of its path argument, for the message.
+        path: path given by name; if it is `None`, the first argument is the path.
+        arguments: arguments given by position after the model.
 
     Raises:
-        TypeError: there is no path, or it is something else.
+        TypeError: no path is given, or it is not a path.
     """
     first: object = path
     if path is None and arguments:
@@ -107,7 +107,7 @@ def path_and_inputs(
 
 
 def described(value: object) -> str:
-    """Returns what a value is, for a message."""
+    """Returns a description of a value, for a message."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, type):

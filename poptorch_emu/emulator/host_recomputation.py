@@ -1,6 +1,6 @@
-"""Choosing whether the engine computes activations again, as the machine would.
+"""Choice of whether the engine recomputes activations as the machine would.
 
-PopTorch has no option for it: its pipelines recompute to save memory that an IPU does not have.
+PopTorch has no such option: its pipelines recompute because an IPU has little memory.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from poptorch_emu.options import Options
 
 
 def set_recomputation(options: Options, choice: str) -> None:
-    """Chooses what the engine does of the recomputation that the options ask for (exact).
+    """Sets whether the engine executes the recomputation that the options request (exact).
 
-    Plans of the machine (memory, cycles) always follow the options, and no bit of a result depends
-    on this choice: it trades memory of this computer for time.
+    Plans of the machine (memory, cycles) always follow the options, and results have the same
+    bits in any case: the choice trades memory of this computer for time.
 
     Args:
-        options: not yet frozen.
-        choice: "automatic" (recompute where the stashes would take more than half of the memory
+        options: options that are not frozen.
+        choice: "automatic" (recompute if the stashes would take more than half of the memory
             that is free when the model is compiled), "modelled" (never) or "executed" (always).
 
     Raises:
         AttributeError: the options are frozen.
-        Error: there is no such choice.
+        Error: `choice` is unknown.
     """
     check_options(options)
     check_choice("recomputation", choice, [known.value for known in HostRecomputation])

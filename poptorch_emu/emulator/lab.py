@@ -1,4 +1,4 @@
-"""The laboratory: one page on which settings of a model are moved, and what follows is seen."""
+"""The laboratory: a page with sliders for the settings of a model, which shows their effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.runtime.progress import counted
 from poptorch_emu.untrusted.files import write_named
 
-# More choices make a page that browsers open slowly.
+# Browsers open pages with more choices slowly.
 _MOST_CHOICES = 3000
 
 
@@ -34,19 +34,19 @@ def lab(
 ) -> Path:
     """Writes a page with a slider for each setting of `model`, and returns its path (modelled).
 
-    The plans of all choices are made beforehand, with a progress bar; the page chooses among them
-    and needs neither Python nor a network. It asks first how much of the time the IPUs wait, then
-    shows timeline, memory and speed, and says why. A notebook shows the page itself.
+    All choices are planned in advance, with a progress bar; the page selects a plan and needs
+    neither Python nor a network. It first asks the reader how much of the time the IPUs wait, then
+    shows timeline, memory and speed with an explanation. A notebook displays the page itself.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        path: of the file, which is written anew. It may also stand before the inputs.
-        sweep: values by setting, as for `what_if`; by default some of each that matter.
-        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        path: path of the file, which is overwritten; may also be passed before the inputs.
+        sweep: values by setting, as for `what_if`; by default a few values of important settings.
+        keywords: `system` and `io` as for `estimate`, and inputs by name.
 
     Raises:
-        Error: there is no such system or setting, the model cannot be captured, or there are too
+        Error: the system or a setting is unknown, the model cannot be captured, or there are too
             many choices.
         OSError: the file cannot be written.
         TypeError: the model is not wrapped, or no path is given.
@@ -70,7 +70,7 @@ def lab(
 
 
 def _plans(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> Iterator[Planned | str]:
-    """Yields the plan of each choice; settings that the model has anyway change nothing."""
+    """Yields the plan of each choice, without settings that the model already has."""
     own = own_settings(planner.inventory).items()
     for values in itertools.product(*settings.values()):
         chosen = [pair for pair in zip(settings, values, strict=True) if pair not in own]
@@ -83,7 +83,7 @@ def _plans(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> Iterator[
 
 
 def _usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
-    """Returns the settings that matter to a model, each with what it has and what is near."""
+    """Returns important settings of a model, each with its present value and nearby ones."""
     own, num_ipus = own_settings(planner.inventory), planner.system.num_ipus
     is_training = planner.inventory.config.is_training
     accumulation, now = own["accumulation"], own["num_ipus"]
@@ -103,7 +103,7 @@ def _usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
 
 
 def _start(planner: Planner, settings: Mapping[str, Sequence[Any]]) -> list[int]:
-    """Returns which value of each setting is the model's own, or else the first."""
+    """Returns, for each setting, the index of the model's value, or 0 if it is not listed."""
     own = own_settings(planner.inventory)
     return [
         list(values).index(own[name]) if own.get(name) in values else 0

@@ -1,4 +1,4 @@
-"""Choosing whose time latencies are."""
+"""Choice of the clock that latencies are measured with."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from poptorch_emu.options import Options
 
 
 def set_latencies(options: Options, choice: str) -> None:
-    """Chooses what `getPerfCounters`, `getLatency` and its like tell (modelled).
+    """Sets the source of the times in `getPerfCounters`, `getLatency` and the like (modelled).
 
     Args:
-        options: not yet frozen.
-        choice: "measured" (the clock of this computer, as by default) or "modelled": the times of
-            `emulator.timeline` for the virtual system, counted from the beginning of the call.
+        options: options that are not frozen.
+        choice: "measured" (the clock of this computer, the default) or "modelled": the times of
+            `emulator.timeline` for the virtual system, counted from the start of the call.
 
     Raises:
         AttributeError: the options are frozen.
-        Error: there is no such choice.
+        Error: `choice` is unknown.
     """
     check_options(options)
     check_choice("latencies", choice, ("measured", "modelled"))

@@ -1,4 +1,4 @@
-"""How fast a loader of the user's program is on this computer."""
+"""Measurement of the speed of a program's loader on this computer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SECONDS = 2.0
 
 
 def host_work(io: HostWork | Iterable[Any] | None, seconds: float = _SECONDS) -> HostWork | None:
-    """Returns the work of a host, which a loader is run for.
+    """Returns the work of the host; the speed of a loader is measured.
 
-    The first batches, for which the loader's processes start, count only where there are no others.
+    The first batches, during which the loader's processes start, count only if no others come.
 
     Args:
         io: host work, a loader whose batches hold tensors with one row for each sample, or `None`.
-        seconds: how long the loader runs at least, from its first batch again where it ends before.
+        seconds: minimum time that the loader runs; it is restarted if it ends earlier.
 
     Raises:
-        TypeError: it is none of them.
+        TypeError: `io` has another type.
         ValueError: the loader yields no batch, or a batch without a tensor that has rows.
     """
     if io is None or isinstance(io, HostWork):
@@ -36,8 +36,8 @@ def host_work(io: HostWork | Iterable[Any] | None, seconds: float = _SECONDS) ->
 
 
 def _rows_per_second(loader: Iterable[Any], seconds: float) -> float:
-    # Worker processes make as many batches at the same time as there are workers, and these come
-    # together: so whole groups are timed, but for the first of each turn, which waits for a start.
+    # Worker processes create batches at the same time, one each, so batches arrive in groups. Whole
+    # groups are timed, except the first of each turn, which waits until the workers have started.
     group = max(1, getattr(loader, "num_workers", None) or 0)
     begin = now = time.perf_counter()
     num_rows, steady_rows, steady_seconds = 0, 0, 0.0
@@ -53,7 +53,7 @@ def _rows_per_second(loader: Iterable[Any], seconds: float) -> float:
                 if now - begin >= seconds:
                     break
             last = num_rows, now
-        if num_rows == num_before:  # One that can be run only once has ended.
+        if num_rows == num_before:  # A loader that can be iterated only once has ended.
             break
     if not num_rows:
         raise ValueError("the loader given as io yields no batch, so its speed is not known.")
@@ -63,7 +63,7 @@ def _rows_per_second(loader: Iterable[Any], seconds: float) -> float:
 
 
 def _rows(batch: Any) -> int:
-    """Returns the rows of the first tensor that has any."""
+    """Returns the number of rows of the first tensor that has an axis."""
     for tensor in flatten_tensors(batch):
         if tensor.dim():
             return int(tensor.shape[0])

@@ -1,4 +1,4 @@
-"""Where the numbers of two runs of a model part."""
+"""Comparisons that show where the numbers of two runs of a model begin to differ."""
 
 from __future__ import annotations
 
@@ -46,19 +46,18 @@ def record(
 ) -> Path:
     """Runs one window and writes the numbers of all its operations to a file (exact).
 
-    The model, its weights and its device stay as they are. Another version of the package, or
-    another machine, can hold its own run against the file by `emulator.compare`.
+    The model, its weights and its device do not change. `emulator.compare` compares a run of
+    another version of the package, or on another machine, with the file.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        path: of the file, which is a zip archive; what is there is replaced when the new one is
-            whole. It may also stand before the inputs, without its name:
-            `record(model, path, *inputs)`.
-        keywords: inputs of a call that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        path: path of the file, a zip archive; an existing file is replaced when the new one is
+            complete. It may also be passed before the inputs: `record(model, path, *inputs)`.
+        keywords: inputs of a call by name.
 
     Returns:
-        the path.
+        The path.
 
     Raises:
         Error: the model cannot be captured.
@@ -85,25 +84,26 @@ def compare(
 ) -> NumbersReport:
     """Returns where the numbers of a model begin to differ from those of another run (exact).
 
-    One window (forward, backward, update) runs twice, and both runs are walked through, operation
-    by operation. Each value is held against the exact result of its operation on the run's own
-    inputs, so that the operation is named at which a difference begins. What the verdicts mean is
-    in `docs/guide/comparing_runs.md`. The model, its weights and its device stay as they are.
+    One window (forward, backward, update) runs twice, and both runs are compared operation by
+    operation. Each value is compared with the exact result of its operation on the run's own
+    inputs, so that the report names the operation at which a difference begins.
+    `docs/guide/comparing_runs.md` defines the verdicts. The model, its weights and its device do
+    not change.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        against: by default plain PyTorch on the CPU. `torch.float64` or `torch.float32` for plain
-            PyTorch in that type; `Options` for the same model with other options; another wrapped
-            model; the path of a file that `emulator.record` has written; or a dictionary from
-            paths of modules to their outputs, as forward hooks give them.
-        keywords: inputs of a call that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        against: the other run, by default plain PyTorch on the CPU. `torch.float64` or
+            `torch.float32` for plain PyTorch in that dtype; `Options` for the same model with
+            other options; another wrapped model; the path of a file from `emulator.record`; or
+            a dictionary from paths of modules to their outputs, as forward hooks provide them.
+        keywords: inputs of a call by name.
 
     Raises:
         Error: the model cannot be captured, a module of the dictionary is unknown, or the file is
-            no recorded run.
+            not a recorded run.
         OSError: the file cannot be read.
-        TypeError: the model is not wrapped, or `against` is something else.
+        TypeError: the model is not wrapped, or `against` has another type.
 
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1))
@@ -123,14 +123,13 @@ def compare(
 def first_nonfinite(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NonfiniteReport:
     """Returns the first operation of a window whose result is NaN or infinite (exact).
 
-    An infinity on purpose, as in a mask, counts only if something is not finite in the end. The
-    result is true where something was found. The model, its weights and its device stay as they
-    are.
+    An intended infinity, as in a mask, counts only if a final result is not finite. The returned
+    report is true if an operation was found. The model, its weights and its device do not change.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        keywords: inputs of a call that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        keywords: inputs of a call by name.
 
     Raises:
         Error: the model cannot be captured.
@@ -169,13 +168,13 @@ def _walked(observed: ObservedWindow, theirs: Run, *, is_engine: bool) -> Walk:
 def _other(
     stack: ExitStack, asked: Asked, observed: ObservedWindow, against: Against
 ) -> tuple[Run, list[str]]:
-    """Returns the run to compare with, and what is to be said of it.
+    """Returns the run to compare with, and notes about it for the report.
 
     Args:
-        stack: closes files.
-        asked: for our run.
-        observed: our run.
-        against: as `compare` is given it.
+        stack: exit stack that closes files.
+        asked: model and inputs of our run.
+        observed: window of our run.
+        against: the argument of `compare`.
     """
     if isinstance(against, (str, Path)):
         return stack.enter_context(opened(Path(against))), []
@@ -202,10 +201,10 @@ def _other(
 
 
 def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink) -> list[str]:
-    """Runs the window in plain PyTorch; returns what is not done.
+    """Runs the window in plain PyTorch; returns notes about the parts that are not compared.
 
     Raises:
-        Error: replicas exchange values.
+        Error: the model exchanges values between replicas.
     """
     for node in filter(is_collective, observed.graph.graph.operations):
         raise make_error(
@@ -242,7 +241,7 @@ def _drawn(run: Run, place: Place) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _step(request: Request, start: Start) -> tuple[Step | None, list[str]]:
-    """Returns what trains a module of plain PyTorch as the model's optimiser does, if there is."""
+    """Returns a function that updates a PyTorch module as the model's optimiser does, if any."""
     config = request.optimizer
     if config is None:
         return None, []
@@ -253,7 +252,7 @@ def _step(request: Request, start: Start) -> tuple[Step | None, list[str]]:
         return None, [f"The update is not compared: {reason.message}"]
 
     def step(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
-        # In float32, as the device has it and as a master copy of short weights has it.
+        # The update runs in float32, as on the device, which has master copies of float16 weights.
         own = dict(module.named_parameters())
         wide = {name: torch.nn.Parameter(own[name].detach().float()) for name in own}
         for name, gradient in gradients.items():

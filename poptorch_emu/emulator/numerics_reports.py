@@ -1,4 +1,4 @@
-"""What half precision loses in a window of a model."""
+"""Report of the precision that half precision loses in a window of a model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from poptorch_emu.report.numerics_report import NumericsReport
 
 
 def numerics(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NumericsReport:
-    """Returns what half precision loses in a window, operation by operation (exact).
+    """Returns the precision that half precision loses in a window, by operation (exact).
 
-    One window (forward, backward, update) runs, and beside it a shadow in float64 with the same
-    weights and random numbers. For each operation and direction the result has the largest and the
-    smallest magnitude, the shares that overflow and underflow (become zero, or lose digits), and
-    the relative error; for gradients what each loss scale would lose. It suggests a loss scale,
-    operations to keep in float32, and whether weights need stochastic rounding. `plot()` draws
-    histograms by exponent. Of a model in float32 it says what float16 would lose.
+    One window (forward, backward, update) runs, and in parallel a shadow in float64 with the same
+    weights and random numbers. For each operation and direction the report has the largest and
+    the smallest magnitude, the shares that overflow and underflow (become zero, or lose digits),
+    and the relative error; for gradients it also has the losses under each loss scale. It
+    suggests a loss scale, operations to keep in float32, and whether weights need stochastic
+    rounding. `plot()` draws histograms by exponent. For a float32 model the report says what
+    float16 would lose.
 
-    The model, its weights and its device stay as they are. `docs/guide/half_precision.md` tells
-    how shares and errors are defined.
+    The model, its weights and its device do not change. `docs/guide/half_precision.md` defines
+    the shares and errors.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        keywords: inputs of a call that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        keywords: inputs of a call by name.
 
     Raises:
         Error: the model cannot be captured.

@@ -1,4 +1,4 @@
-"""Runs of a wrapped model whose values are taken, with its inputs and weights as they are."""
+"""Runs of a wrapped model whose values are recorded, with its present inputs and weights."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from poptorch_emu.runtime.progress import counting
 
 @dataclass(frozen=True)
 class Asked:
-    """A model and the inputs of a call."""
+    """A wrapped model and the inputs of a call."""
 
     model: PoplarExecutor
     inputs: tuple[Any, ...]
     keywords: Mapping[str, Any]
 
     def window(self, options: Options | None = None) -> Request:
-        """Returns a request for one window, with the model's options or others."""
+        """Returns a request for one window, with the model's options or with `options`."""
         return one_window(request_of(self.model, self.inputs, self.keywords, options))
 
     def start(self, seed: int) -> Start:
-        """Returns the present weights and the state of the optimiser, with a seed."""
+        """Returns the present weights, the state of the optimiser, and a seed."""
         return Start(start_weights(self.model.model), optimizer_states(self.model), seed)
 
 
@@ -43,7 +43,7 @@ def observed_run(asked: Asked) -> AbstractContextManager[ObservedWindow]:
     """Runs a window; its values can be read until the context ends.
 
     Raises:
-        Error: the model is one of several processes, or cannot be captured.
+        Error: the model runs in several processes, or cannot be captured.
     """
     request = asked.window()
     start = asked.start(request.config.random_seed or 0)
@@ -56,6 +56,6 @@ def write_run(model: PoplarExecutor, request: Request, start: Start, sink: Sink)
 
 
 def _progress(request: Request) -> Progress:
-    """Returns what shows a bar, if the options have one."""
+    """Returns a function that shows a progress bar, if the options enable it."""
     is_shown = request.config.shows_progress_bar
     return lambda description, count: counting(count, description, is_shown)

@@ -1,4 +1,4 @@
-"""The page of a model: all that is known about it, to be looked at in a browser."""
+"""The page of a model: all that is known about it, for a browser."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def page(
 ) -> Path:
     """Writes one HTML file that shows all that is known about `model`, and returns its path.
 
-    It holds summary, timeline, memory, operations, graph and options (modelled), how long the last
-    call took here, and with `Options.enableProfiling` what the engine ran when (exact). It opens
-    without a network; `poptorch-emu view` compares two of them. A notebook shows the page itself.
+    It holds summary, timeline, memory, operations, graph and options (modelled), the duration of
+    the last call here, and with `Options.enableProfiling` the timeline of the engine (exact). It
+    opens without a network; `poptorch-emu view` compares two pages. A notebook displays the page.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for a call; of a compiled model they may be left out.
-        path: of the file, which is written anew. It may also stand before the inputs, without its
-            name: `page(model, path, *inputs)`.
-        numerics: what `emulator.numerics` has found, for the panel of the numbers.
-        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: arguments of a call; may be left out for a compiled model.
+        path: path of the file, which is overwritten. It may also be passed before the inputs:
+            `page(model, path, *inputs)`.
+        numerics: report of `emulator.numerics`, for the panel of numbers.
+        keywords: `system` and `io` as for `estimate`, and inputs by name.
 
     Raises:
-        Error: there is no such system, or the model cannot be captured.
+        Error: the system is unknown, or the model cannot be captured.
         OSError: the file cannot be written.
-        TypeError: the model is not wrapped, no path is given, or `numerics` is something else.
+        TypeError: the model is not wrapped, no path is given, or `numerics` has another type.
     """
     model = wrapped(model)
     if not isinstance(numerics, NumericsReport | None):
@@ -66,7 +66,7 @@ def content_of(
 
 
 def _run(model: PoplarExecutor) -> EngineRun:
-    """Returns what ran: the events are there if profiling is enabled."""
+    """Returns the engine's last run, with its events if profiling is enabled."""
     measurement = model._on_device.measurement
     profile, seconds = measurement.profile, measurement.call_seconds
     return EngineRun((), (), step_seconds=seconds) if profile is None else profile.run(seconds)

@@ -1,6 +1,6 @@
-"""Choosing the order in which the stages of a pipeline take turns.
+"""Choice of the order in which the stages of a pipeline run.
 
-PopTorch has no option for it: its pipelines are grouped. Results are the same in any order.
+PopTorch has no such option, because its pipelines are always grouped. Results do not depend on it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from poptorch_emu.options import Options, PipelinedExecution, ShardedExecution
 
 
 def set_schedule(options: Options, order: str | TableConfig) -> None:
-    """Chooses the order of the pipeline of the options' execution strategy (modelled).
+    """Sets the order of the pipeline of the options' execution strategy (modelled).
 
     Call it after `options.setExecutionStrategy`. Results have the same bits in any order.
 
     Args:
-        options: not yet frozen, with a pipelined strategy.
+        options: options that are not frozen, with a pipelined strategy.
         order: "grouped" (PopTorch's own), "interleaved" (one forward or one backward at a time,
             with a smaller stash) or "sequential" (one micro-batch at a time); or one of
-            `emulator.schedules`, or its name. With one of these the schedule says which IPU runs
-            each stage, whatever the blocks say; blocks only tell the stages apart.
+            `emulator.schedules`, or its name. Such a schedule assigns stages to IPUs and ignores
+            the IPUs of blocks, which then only separate the stages.
 
     Raises:
         AttributeError: the options are frozen.
-        Error: there is no such order, or the strategy is not pipelined.
+        Error: `order` is unknown, or the strategy is not pipelined.
 
     Example:
         >>> options = poptorch.Options()

@@ -1,4 +1,4 @@
-"""What a compiled model will do and hold, before anything runs; `compile` is enough."""
+"""Schedule and memory of a model before anything runs; compiling it is enough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.report.tile_report import TileReport
 
 
 def schedule(model: PoplarExecutor) -> SchedulePlan:
-    """Returns what each IPU of a compiled model runs, and when (exact).
+    """Returns the actions of each IPU of a compiled model, in their slots (exact).
 
     Raises:
         Error: the model is not compiled.
@@ -44,12 +44,13 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
 
 
 def memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> MemoryReport:
-    """Returns what each IPU holds, and where (modelled).
+    """Returns the bytes of each IPU on chip and in streaming memory, by content (modelled).
 
-    Arguments are those of `estimate`: with inputs, nothing need be compiled. `io` changes nothing.
+    Arguments are those of `estimate`; with inputs, the model need not be compiled. `io` has no
+    effect.
 
     Raises:
-        Error: the model is not compiled and there are no inputs, or it cannot be captured.
+        Error: the model is not compiled and no inputs are given, or it cannot be captured.
     """
     model = wrapped(model)
     if not inputs and not keywords:
@@ -61,13 +62,13 @@ def memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> MemoryReport
 
 
 def tile_memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TileReport:
-    """Returns what the tiles of each IPU would hold, and whether the model fits (modelled).
+    """Returns the bytes that the tiles of each IPU would hold, and whether they fit (modelled).
 
-    How near that is to published figures is in `docs/fidelity.md`. Arguments are those of
-    `estimate`: with inputs, nothing need be compiled. `io` changes nothing.
+    `docs/fidelity.md` compares such figures with published ones. Arguments are those of
+    `estimate`; with inputs, the model need not be compiled. `io` has no effect.
 
     Raises:
-        Error: there is no such system, or the model cannot be captured.
+        Error: the system is unknown, or the model cannot be captured.
     """
     model = wrapped(model)
     if not inputs and not keywords:

@@ -20,12 +20,12 @@ from poptorch_emu.untrusted.texts import file_name
 
 
 def summary(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> ModelReport:
-    """Returns what is known about `model`, to be printed or looked at in a notebook (modelled).
+    """Returns all that is known about `model`, for printing or a notebook (modelled).
 
     Arguments are those of `estimate`.
 
     Raises:
-        Error: there is no such system, or the model cannot be captured.
+        Error: the system is unknown, or the model cannot be captured.
     """
     return ModelReport(view_model(content_of(model, inputs, keywords)))
 
@@ -38,18 +38,18 @@ def report(
 ) -> Path:
     """Writes `<directory>/<name of the model>/profile.pop` and returns its path (modelled).
 
-    `docs/profile_file.md` tells what it holds; `poptorch-emu view` makes a page of it.
+    `docs/profile_file.md` describes the file; `poptorch-emu view` converts it to a page.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for `estimate`; so are `keywords`.
-        directory: by default the current one. It may also stand before the inputs, without its
-            name: `report(model, directory, *inputs)`.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: inputs as for `estimate`; so are `keywords`.
+        directory: directory of the report, by default the current one. It may also be passed
+            before the inputs: `report(model, directory, *inputs)`.
 
     Raises:
-        Error: there is no such system, or the model cannot be captured.
+        Error: the system is unknown, or the model cannot be captured.
         OSError: the file cannot be written.
-        TypeError: the model is not wrapped, or the directory is no path.
+        TypeError: the model is not wrapped, or the directory is not a path.
     """
     model = wrapped(model)
     if directory is None and (not inputs or inputs[0] is None):
@@ -62,11 +62,11 @@ def report(
 
 
 def read_report(path: str | Path) -> ModelReport:
-    """Returns what `report` or `Options.enableProfiling` wrote to a `profile.pop` (exact).
+    """Returns the contents of a `profile.pop` of `report` or `Options.enableProfiling` (exact).
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such file, is damaged, or is of another version.
+        ValueError: the file is not a `profile.pop`, is damaged, or has another version.
     """
     return ModelReport(profile_view(Path(path)))
 
@@ -74,18 +74,18 @@ def read_report(path: str | Path) -> ModelReport:
 def trace(
     model: PoplarExecutor, *inputs: Any, path: str | Path | None = None, **keywords: Any
 ) -> Path:
-    """Writes what IPUs would do, and what the engine did, by time, for Perfetto (modelled).
+    """Writes the timelines of the modelled IPUs and of the engine for Perfetto (modelled).
 
-    The engine's own timeline is exact, and is there if profiling is enabled.
+    The engine's own timeline is exact; it is included if profiling is enabled.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`.
-        inputs: as for `estimate`; so are `keywords`.
-        path: of the file, in Chrome's trace format. It may also stand before the inputs, without
-            its name: `trace(model, path, *inputs)`.
+        model: wrapped model from `trainingModel` or `inferenceModel`.
+        inputs: inputs as for `estimate`; so are `keywords`.
+        path: path of the file, in Chrome's trace format. It may also be passed before the
+            inputs: `trace(model, path, *inputs)`.
 
     Raises:
-        Error: there is no such system, or the model cannot be captured.
+        Error: the system is unknown, or the model cannot be captured.
         OSError: the file cannot be written.
         TypeError: the model is not wrapped, or no path is given.
     """

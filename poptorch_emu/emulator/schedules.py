@@ -1,7 +1,7 @@
-"""Schedules of pipelines that PopTorch has none of, for `emulator.set_schedule`.
+"""Pipeline schedules that PopTorch lacks, for `emulator.set_schedule`.
 
-Each knows how many stages an IPU has, and is made for a model's stages and micro-batches when the
-model is compiled. `plan` makes it for other numbers, to be looked at.
+Each schedule fixes the number of stages of an IPU. Its table is created for a model's stages and
+micro-batches when the model is compiled. `plan` creates it for other numbers, for display.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ _OWN = "own table"
 
 
 class PipelineSchedule(TableConfig):
-    """A schedule that is not yet made for a model (exact)."""
+    """A schedule whose table has not been created for a model yet (exact)."""
 
     def __str__(self) -> str:
-        """Returns its name, and how many stages an IPU has; of one's own, the table."""
+        """Returns the name and the number of stages on each IPU; for a custom schedule, the
+        table."""
         if self.rows:
             lines = [", ".join(cell or "-" for cell in row) for row in self.rows]
             return "\n".join([f"{self.name}, {len(lines)} IPUs:", *map(_cut, lines)])
@@ -50,21 +51,21 @@ class PipelineSchedule(TableConfig):
         return f"{self.name}, {stages} on each IPU; plan(num_ipus, num_micro_batches) shows it"
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
+        """Returns the same text as HTML for a notebook."""
         return html_lines([str(self)])
 
     def plan(
         self, num_ipus: int = 0, num_micro_batches: int = 0, *, is_training: bool = True
     ) -> SchedulePlan:
-        """Returns the table, to be printed and drawn (exact).
+        """Returns the table, which can be printed and drawn (exact).
 
         Args:
-            num_ipus: of a pipeline; a table of one's own has its number.
-            num_micro_batches: likewise.
-            is_training: in inference only the forwards are left.
+            num_ipus: number of IPUs of the pipeline; a custom table has its own number.
+            num_micro_batches: number of micro-batches; a custom table has its own number.
+            is_training: whether to include backward; inference has forwards only.
 
         Raises:
-            Error: the schedule has no such form.
+            Error: the schedule has no table for these numbers.
         """
         num_stages = num_ipus * self.stages_per_ipu
         if self.rows:
@@ -89,24 +90,24 @@ def gpipe() -> PipelineSchedule:
 
 
 def one_f_one_b() -> PipelineSchedule:
-    """Returns 1F1B: forwards and backwards in turn, as early as they can (exact)."""
+    """Returns 1F1B: forwards and backwards alternate, each as early as possible (exact)."""
     return PipelineSchedule("one_f_one_b")
 
 
 def interleaved_1f1b(v: int = 2) -> PipelineSchedule:
-    """Returns 1F1B with `v` stages on each IPU, as Megatron has it (exact).
+    """Returns 1F1B with `v` stages on each IPU, as in Megatron (exact).
 
     Raises:
-        ValueError: `v` is no integer from 1 on.
+        ValueError: `v` is not a positive integer.
     """
     return _several("interleaved_1f1b", v)
 
 
 def looped_bfs(v: int = 2) -> PipelineSchedule:
-    """Returns the breadth-first pipeline: all forwards of a stage, then of the next (exact).
+    """Returns the breadth-first pipeline: all forwards of a stage, then of the next one (exact).
 
     Raises:
-        ValueError: `v`, the number of stages on each IPU, is no integer from 1 on.
+        ValueError: `v`, the number of stages on each IPU, is not a positive integer.
     """
     return _several("looped_bfs", v)
 
@@ -114,22 +115,23 @@ def looped_bfs(v: int = 2) -> PipelineSchedule:
 def zero_bubble_h1(v: int = 1) -> PipelineSchedule:
     """Returns ZB-H1: gradients of weights fill bubbles (exact).
 
-    A stage stashes as many micro-batches as with 1F1B, but holds what a gradient of weights needs
-    until it is computed, so that a tile holds more: `emulator.compare_schedules` says how much.
+    A stage stashes as many micro-batches as with 1F1B, but holds the inputs of each gradient of
+    weights until it is computed. A tile therefore holds more; `emulator.compare_schedules` shows
+    how much.
 
     Raises:
-        ValueError: `v`, the number of stages on each IPU, is no integer from 1 on.
+        ValueError: `v`, the number of stages on each IPU, is not a positive integer.
     """
     return _several("zero_bubble_h1", v)
 
 
 def zero_bubble_h2() -> PipelineSchedule:
-    """Returns ZB-H2: no bubble within an IPU, with about twice the stashes of 1F1B (exact)."""
+    """Returns ZB-H2: no bubble within an IPU, with about twice the stash of 1F1B (exact)."""
     return PipelineSchedule("zero_bubble_h2")
 
 
 def zero_bubble_v() -> PipelineSchedule:
-    """Returns ZB-V: no bubble with the stashes of 1F1B, and two stages on each IPU (exact)."""
+    """Returns ZB-V: no bubble, with the stash of 1F1B and two stages on each IPU (exact)."""
     return PipelineSchedule("zero_bubble_v", 2)
 
 
@@ -141,19 +143,20 @@ def dualpipe_v() -> PipelineSchedule:
 def from_table(
     rows: Iterable[Iterable[Any]], *, max_stash: int | None = None, link_depth: int | None = None
 ) -> PipelineSchedule:
-    """Returns a schedule of one's own (exact).
+    """Returns a custom schedule (exact).
 
     Args:
-        rows: one for each IPU, with what it does in order. `"1F0"` is the forward of stage 1 for
-            micro-batch 0, `B` its backward; or `I` the gradients that the stage before needs and
-            `W` those of weights, for which `B` and `W` may be written, too; `R` computes
-            activations again. `"1F2|1B0"` are two in one step; `""` and `None` are pauses. Actions
-            of PyTorch may stand for text. What comes too early waits for what it needs.
-        max_stash: how many micro-batches each stage may hold until their backward is done.
-        link_depth: how many micro-batches may wait from one IPU to another.
+        rows: one row for each IPU, with its actions in order. `"1F0"` is the forward of stage 1 for
+            micro-batch 0, and `B` its backward. In place of `B`, `I` computes the gradients that
+            the stage before needs and `W` those of weights; `B` and `W` together mean the same as
+            `I` and `W`. `R` recomputes activations. `"1F2|1B0"` are two actions in one step; `""`
+            and `None` are pauses. Actions of PyTorch may replace text. An action waits until its
+            inputs are ready.
+        max_stash: number of micro-batches that each stage may hold until their backward is done.
+        link_depth: number of micro-batches that may wait on a link between two IPUs.
 
     Raises:
-        Error: it is not legal; the text has the grid with the place marked.
+        Error: the schedule is not legal; the message shows the grid with the place marked.
 
     Example:
         >>> schedule = emulator.schedules.from_table([["0F0", "0F1", "0B1", "0B0"]])
@@ -164,7 +167,7 @@ def from_table(
         ...
     """
     text = tuple(
-        tuple("" if cell is None else str(cell) for cell in row)  # PyTorch's actions print so.
+        tuple("" if cell is None else str(cell) for cell in row)  # `str` of PyTorch's actions fits.
         for row in rows
     )
     try:
@@ -177,11 +180,11 @@ def from_table(
 def from_csv(path: str | Path) -> PipelineSchedule:
     """Returns the schedule in a file, by the rules of `from_table` (exact).
 
-    A row is an IPU. Lines that start with `#` are comments. It reads what `to_csv` of a plan
-    writes, and what PyTorch's schedules write for computations alone.
+    A row is an IPU. Lines that start with `#` are comments. It reads files of a plan's `to_csv`,
+    and files of PyTorch's schedules that hold computations only.
 
     Raises:
-        Error: it is not legal.
+        Error: the schedule is not legal.
     """
     lines = Path(path).read_text().splitlines()
     return from_table(csv.reader(line for line in lines if not line.startswith("#")))
@@ -202,7 +205,7 @@ def _check(schedule: Schedule, max_stash: int | None, link_depth: int | None) ->
     check(schedule, stashes, depths)
 
 
-# Those that are known by their names alone.
+# Schedules that a name alone selects.
 NAMED: dict[str, Callable[[], PipelineSchedule]] = {
     make.__name__: make
     for make in (

@@ -1,4 +1,4 @@
-"""Showing values and figures, wherever a program runs: in a notebook, on a screen, or without."""
+"""Display of values and figures in a notebook, on a screen, or as files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _DOTS_PER_INCH = 110
 
 
 def show(value: Any = None) -> None:
-    """Shows a value of the emulator, and all figures that are open (exact).
+    """Shows a value of the emulator, and all open figures (exact).
 
-    A notebook gets the table or the picture that the value makes of itself. A program gets its
-    text. Figures of matplotlib are shown if there is a screen; otherwise each is saved in the
-    working directory, and its path is printed.
+    A notebook displays the table or picture of the value; a program prints its text. Figures of
+    matplotlib are shown if there is a screen. Otherwise each one is saved in the working
+    directory, and its path is printed.
 
     Args:
-        value: what a function of the emulator returned; without one, only figures are shown.
+        value: result of a function of the emulator; by default only figures are shown.
 
     Example:
         >>> emulator.show(emulator.schedules.gpipe())
@@ -29,7 +29,7 @@ def show(value: Any = None) -> None:
         if display is None or not hasattr(type(value), "_repr_html_"):
             print(value)
         else:
-            # What a notebook shows where it cannot show HTML is the text, not a `repr`.
+            # A notebook that cannot display HTML shows the text instead of a `repr`.
             display({"text/html": value._repr_html_(), "text/plain": str(value)}, raw=True)
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or not pyplot.get_fignums():
@@ -41,7 +41,7 @@ def show(value: Any = None) -> None:
 
 
 def _display_of_notebook() -> Any:
-    """Returns the function that shows a value in a notebook; `None` if this is none."""
+    """Returns the function that displays a value in a notebook; `None` outside a notebook."""
     if "IPython" not in sys.modules:
         return None
     shell = sys.modules["IPython"].get_ipython()
@@ -68,11 +68,11 @@ def _save_figures(pyplot: Any) -> None:
         print(f"figure: {path}")
 
 
-# How many figures of a name this process has saved.
+# Number of figures that this process has saved, by name.
 _saved: dict[str, int] = {}
 
 
 def _unused(name: str) -> Path:
-    """Returns the path of the next figure; those of an earlier run are written anew."""
+    """Returns the path of the next figure; files of an earlier run are overwritten."""
     _saved[name] = _saved.get(name, 0) + 1
     return Path.cwd() / f"{name}_{_saved[name]}.png"

@@ -1,4 +1,4 @@
-"""Where to cut a model into the stages of a pipeline."""
+"""Search for the best cuts of a model into pipeline stages."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from poptorch_emu.report.split_report import SplitReport
 def plan_split(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
     """Returns the split over IPUs whose slowest stage is fastest, among those that fit (modelled).
 
-    What is cut between are the user's blocks; a model with fewer than two is cut between its
-    modules. Stages are contiguous, one for each IPU, and recompute as a pipeline does by default.
-    Blocks that share a trained weight are on one IPU: in one stage, or the last of them in a stage
-    of its own at the end, on the first IPU again. How much a stage holds is only known roughly
-    before it is compiled. If no split fits, the result is the fastest of those that come nearest.
+    The model is cut between the user's blocks, or between modules if it has fewer than two blocks.
+    Stages are contiguous, one for each IPU, and recompute as a pipeline does by default. Blocks
+    that share a trained weight are on one IPU: in one stage, or the last of them in a separate
+    stage at the end that runs on the first IPU. The memory of a stage is only an estimate before
+    it is compiled. If no split fits, the result is the fastest of those that come nearest.
 
     Args:
-        model: compiled or not; where its blocks are now does not matter.
-        inputs: as for a call; of a compiled model they may be left out.
-        num_ipus: of a replica.
-        keywords: as for `estimate`.
+        model: wrapped model, compiled or not; the present IPUs of its blocks do not matter.
+        inputs: arguments of a call; may be left out for a compiled model.
+        num_ipus: number of IPUs of a replica.
+        keywords: further arguments as for `estimate`.
 
     Raises:
         Error: there are fewer blocks or modules than IPUs, or no split keeps a shared weight on
@@ -38,12 +38,12 @@ def plan_split(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: A
 
 
 def autoplace(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
-    """Plans a split and makes it: `print` the result for code to paste (modelled).
+    """Plans a split and applies it; printing the result shows code to paste (modelled).
 
     Arguments are those of `plan_split`; the model must not be compiled yet.
 
     Raises:
-        Error: the model is compiled, or as `plan_split` does.
+        Error: the model is compiled, or `plan_split` finds no split.
     """
     check_model(model)
     if model.isCompiled():

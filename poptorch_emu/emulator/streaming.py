@@ -1,4 +1,4 @@
-"""Results of a call while it runs."""
+"""Iteration over the results of a call while it runs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from poptorch_emu.runtime.stream import ResultStream
 
 
 def stream(model: PoplarExecutor, *args: Any, max_unread: int = 2, **kwargs: Any) -> ResultStream:
-    """Calls `model` and returns an iterator over its results, read as they come (exact).
+    """Calls `model` and returns an iterator that yields its results as they arrive (exact).
 
-    A result is what a call with one device iteration returns. While `max_unread` results wait to
-    be read the virtual IPUs pause. Until the stream has ended or is closed, the model can be used
-    for nothing else. Closing it early is safe: the call then runs to its end, unseen. The arguments
-    are copied first, so the next batch may be loaded in the meantime.
+    A result is that of a call with one device iteration. The virtual IPUs pause while
+    `max_unread` results wait to be read. Until the stream has ended or is closed, the model cannot
+    be used otherwise. Closing it early is safe: the call then runs to its end, and its results
+    are dropped. The arguments are copied first, so the next batch may be loaded meanwhile.
 
     Args:
-        model: made by `trainingModel` or `inferenceModel`, with `OutputMode.All`.
-        args: as for a call of the model.
-        max_unread: how many results may wait, at least 1.
-        kwargs: as for a call of the model.
+        model: wrapped model from `trainingModel` or `inferenceModel`, with `OutputMode.All`.
+        args: arguments of a call of the model.
+        max_unread: number of results that may wait, at least 1.
+        kwargs: arguments of a call of the model by name.
 
     Raises:
-        Error: the output mode is not `All`, or whatever the call raises; errors of the run come
-            from the iterator.
+        Error: the output mode is not `All`, or the call raises it; the iterator raises errors
+            of the run.
         ValueError: `max_unread` is less than 1.
 
     Example:

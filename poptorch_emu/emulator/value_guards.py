@@ -1,4 +1,4 @@
-"""Choosing that values of inputs may decide on shapes and on the control flow of `forward`."""
+"""Option that lets values of inputs decide about shapes and the control flow of `forward`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from poptorch_emu.options import Options
 
 
 def set_value_guards(options: Options, *, max_programs: int = 8) -> None:
-    """Captures with the values of the first call where forward reads them, and guards them (exact).
+    """Captures forward with the values that it reads in the first call, and guards them (exact).
 
     A model that reads a value while it is captured, such as `int(index.max()) + 1`, `x[mask]`,
-    `if lengths[0] > 4` or `sizes.tolist()`, is refused by default. With this option the value is
-    that of the call. It becomes part of the program, with a guard: before each call the host
-    computes each value that was read again, for every micro-batch, and compares the bits. A call
-    with other values runs another program, which is captured if none that is stored fits. Nothing
-    has run when a guard fails, so that weights are never half updated.
+    `if lengths[0] > 4` or `sizes.tolist()`, is refused by default. With this option the value of
+    the call becomes part of the program, with a guard: before each call the host recomputes each
+    value that was read, for every micro-batch, and compares the bits. A call with other values
+    runs another stored program, or captures one if none fits. No action has run when a guard
+    fails, so that weights are never half updated.
 
-    A real IPU has nothing of the kind. Values that depend on random draws, on operations that the
-    host cannot compute, or on weights that change within a call are refused still.
+    A real IPU has no such option. Values that depend on random draws, on operations that the host
+    cannot compute, or on weights that change within a call are still refused.
 
     Args:
-        options: not yet frozen.
-        max_programs: how many programs one model may store, at least 1. The call that would need
+        options: options that are not frozen.
+        max_programs: number of programs that one model may store, at least 1. A call that needs
             one more raises an error.
 
     Raises:
         AttributeError: the options are frozen.
-        TypeError: `max_programs` is no integer.
+        TypeError: `max_programs` is not an integer.
         ValueError: `max_programs` is less than 1.
 
     Example:

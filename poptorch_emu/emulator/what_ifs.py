@@ -1,4 +1,4 @@
-"""What a model would do with other settings."""
+"""Estimates of a model with other settings."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def what_if(
     sweep: Mapping[str, Sequence[Any]],
     **keywords: Any,
 ) -> SweepReport:
-    """Returns how fast a model would be with each choice of some settings (modelled).
+    """Returns the speed of a model under each combination of some settings (modelled).
 
     Args:
-        model: compiled or not.
-        inputs: as for a call, for the settings that the model has.
+        model: wrapped model, compiled or not.
+        inputs: arguments of a call, for the settings that the model has.
         sweep: values by setting: "accumulation", "replicas", "micro_batch" (rows),
-            "device_iterations", "num_ipus" (of a replica; a model that has another number is cut as
-            `plan_split` does), "split" (the same, but it is always cut anew), "schedule"
+            "device_iterations", "num_ipus" (of a replica; a model with another number is cut as by
+            `plan_split`), "split" (the same, but the model is always cut anew), "schedule"
             ("grouped", "interleaved", "sequential", or one of `emulator.schedules` or its name),
             "recomputation" ("none", "standard", "norm_only", "pipeline" or "all"), "offload" (to
             streaming memory: "activation", "weight", "optimizer", "accumulator", several with +
             between them, or "nothing"), "sharding" (of the optimiser's state over the replicas),
             "proportion" (of each IPU's memory, for products), "output_mode" (by name), "overlap"
             (with compute, of "inputs", "results" or "inputs+results", on one IPU) and "system".
-            Each point is the estimate of a model that has these settings, and its own elsewhere.
-        keywords: as for `estimate`: `system`, `io`, and inputs that are given by name.
+            Each point is the estimate of a model with these settings, and its own otherwise.
+        keywords: `system` and `io` as for `estimate`, and inputs by name.
 
     Raises:
-        Error: there is no such setting, or what it is given is no sequence of its values.
+        Error: a setting is unknown, or its values are not a sequence of valid values.
 
     Example:
         >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
@@ -59,10 +59,10 @@ def what_if(
 
 
 def checked_sweep(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ...]]:
-    """Returns the values to try by setting.
+    """Returns the values of each setting as tuples.
 
     Raises:
-        Error: as for `what_if`.
+        Error: a setting or a value is invalid, as for `what_if`.
     """
     if not isinstance(sweep, Mapping):
         raise make_error(f"sweep has values by setting, as {{'replicas': [1, 4]}}, not {sweep!r}.")
@@ -85,7 +85,7 @@ def checked_sweep(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ..
 
 
 def _point(planner: Planner, settings: Mapping[str, Any]) -> Point:
-    """Returns what one choice of settings gives, or why it cannot run."""
+    """Returns the estimate of one combination of settings, or the reason why it cannot run."""
     chosen = tuple(settings.items())
     try:
         planned = planner.plan(settings)

@@ -1,4 +1,4 @@
-"""From the backend's options to the rule of an automatic loss scale."""
+"""Conversion of the backend's options to the rule of an automatic loss scale."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PREFIX = "automaticLossScalingSettings."
 
 
 def loss_scale_rule(backend: Mapping[str, Any]) -> LossScaleRule | None:
-    """Returns the rule that the options ask for, `None` unless the loss scale is automatic.
+    """Returns the rule that the options describe; `None` if the loss scale is not automatic.
 
     Args:
-        backend: the backend's options by name; their kinds are checked elsewhere.
+        backend: the backend's options by name; their types are checked elsewhere.
 
     Raises:
         Error: a value is out of range.
@@ -25,7 +25,7 @@ def loss_scale_rule(backend: Mapping[str, Any]) -> LossScaleRule | None:
 
     def setting(name: str, default: float) -> Any:
         value = backend.get(_PREFIX + name, default)
-        # A value of another kind is refused with all other options, when the model is compiled.
+        # A value of another type is refused with all other options, when the model is compiled.
         return value if isinstance(value, type(default)) else default
 
     default = LossScaleRule()

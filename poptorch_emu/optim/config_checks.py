@@ -1,4 +1,4 @@
-"""What a rule can compute with, and what may change after a model was compiled with it."""
+"""Checks of hyper-parameters, and of changes to an optimiser after a model was compiled with it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from poptorch_emu.update.formulas.optimizer_config import (
     OptimizerKind,
 )
 
-# The rules that are one and the same on the device.
+# Rules that run as the same rule on the device.
 _SAME_RULE = {OptimizerKind.ADAMW, OptimizerKind.ADAMW_NO_BIAS}
 
-# How the messages call a hyper-parameter.
+# Names of hyper-parameters in messages.
 _PLURALS = {
     "lr": "learning rates",
     "weight_decay": "weight decays",
@@ -36,7 +36,7 @@ def check_values(config: OptimizerConfig) -> None:
     """Checks the hyper-parameters of all groups.
 
     Raises:
-        Error: one is out of range, of type "popart_exception".
+        Error: a hyper-parameter is out of range; the type is "popart_exception".
     """
     for group in config.groups:
         for fault in _value_faults(config.kind, group):
@@ -47,10 +47,10 @@ def check_values(config: OptimizerConfig) -> None:
 
 
 def check_compatible(old: OptimizerConfig, new: OptimizerConfig) -> None:
-    """Checks that a model compiled with `old` can go on with `new`.
+    """Checks that a model compiled with `old` can continue with `new`.
 
     Raises:
-        Error: the rule, a constant, a type or the groups differ, of type "popart_exception".
+        Error: the rule, a constant, a dtype or the groups differ; the type is "popart_exception".
     """
     for fault in _faults(old, new):
         text = f"{fault.removesuffix('.')}; {Topic.OPTIMIZER_MISMATCH}"
@@ -58,14 +58,14 @@ def check_compatible(old: OptimizerConfig, new: OptimizerConfig) -> None:
 
 
 def _family(kind: OptimizerKind) -> str:
-    """Returns PopART's class for a rule."""
+    """Returns the name of PopART's class for a rule."""
     if kind.is_sgd:
         return "SGD"
     return "Adaptive" if kind.is_rmsprop else "Adam"
 
 
 def _faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]:
-    """Yields what does not match, the gravest first; what follows may rely on what came before."""
+    """Yields mismatches, the most serious first; later checks may rely on earlier ones."""
     yield from _rule_faults(old.kind, new.kind)
     yield from _setting_faults(old, new)
     if old.group_of_parameter != new.group_of_parameter or len(old.groups) != len(new.groups):

@@ -1,4 +1,4 @@
-"""The connection between an optimiser object and the device that does its arithmetic."""
+"""Link between an optimiser object and the device that runs its arithmetic."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, Optim
 
 
 class DeviceSession(Protocol):
-    """What is needed of a session on the device."""
+    """Methods that the link needs from a session on the device."""
 
     @property
     def num_windows(self) -> int:
-        """How many updates a call makes."""
+        """Number of updates in a call."""
 
     def set_hyper_parameters(self, optimizer: OptimizerConfig) -> None:
         """Sends the variable hyper-parameters."""
@@ -48,24 +48,24 @@ class DeviceSession(Protocol):
 
 
 class OptimizerLink:
-    """Keeps one executor's optimiser and its state in step with the device.
+    """Synchronises one executor's optimiser and its state with the device.
 
-    The device has the newest state while a session is attached; the host's copy is refreshed when
-    somebody reads it and before the session ends. An optimiser of `poptorch.optim` shows it in
-    `state_dict()`, one of PyTorch in `state`, of which `state_dict()` is made.
+    While a session is attached, the device has the newest state. The host's copy is refreshed
+    when it is read, and before the session ends. An optimiser of `poptorch.optim` shows the state
+    in `state_dict()`; an optimiser of PyTorch in `state`, from which it creates `state_dict()`.
     """
 
-    # How many updates the state of an optimiser of PyTorch does not know yet.
+    # Number of updates that the state of a PyTorch optimiser does not include yet.
     _num_unread = 0
 
     def __init__(
         self, optimizer: torch.optim.Optimizer | None, settings: OptimizerSettings
     ) -> None:
-        """Takes the optimiser given to `trainingModel`, and checks it.
+        """Stores and checks the optimiser that was passed to `trainingModel`.
 
         Args:
-            optimizer: of `poptorch.optim`, or one of PyTorch's with a counterpart there.
-            settings: what the executor's options say to it.
+            optimizer: optimiser of `poptorch.optim`, or of PyTorch with a counterpart there.
+            settings: the part of the executor's options that concerns the optimiser.
         """
         assert optimizer is not None, "a training model has an optimiser"
         self._optimizer = optimizer
@@ -84,7 +84,7 @@ class OptimizerLink:
 
     @property
     def needs_running_mean(self) -> bool:
-        """Whether the optimiser wants gradients averaged while they accumulate."""
+        """Whether gradients must be averaged during accumulation for this optimiser."""
         return needs_running_mean(self._optimizer)
 
     def config(
@@ -93,8 +93,8 @@ class OptimizerLink:
         """Converts the optimiser for a compilation.
 
         Args:
-            parameters: all of the model's, by name.
-            is_running_mean: whether the program averages gradients while they accumulate.
+            parameters: all parameters of the model by name.
+            is_running_mean: whether the program averages gradients during accumulation.
         """
         self._parameters, self._config = dict(parameters), None
         self._is_running_mean = is_running_mean
@@ -102,14 +102,14 @@ class OptimizerLink:
         return self._config
 
     def send(self, session: DeviceSession) -> None:
-        """Sends hyper-parameters, and a state if there is one, to a device just attached."""
+        """Sends hyper-parameters, and the state if there is one, to a newly attached device."""
         self._send_values(session)
         self._send_states(session)
 
     def send_if_dirty(self, session: DeviceSession) -> None:
-        """Sends what `load_state_dict` brought since the last call, and notes that a step follows.
+        """Sends values of `load_state_dict` that are new, and records that a step follows.
 
-        Values changed otherwise wait for `setOptimizer`.
+        Values that were changed in another way are sent by `setOptimizer`.
         """
         optimizer = self._optimizer
         if self._is_loaded:
@@ -119,26 +119,26 @@ class OptimizerLink:
         else:
             self._num_unread += session.num_windows
         self._session = session
-        # PyTorch's schedulers ask whether a step came before theirs: the device has done it.
+        # PyTorch's schedulers check that a step came before theirs; the device has run it.
         optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def changed_values(self) -> list[str]:
-        """Returns the names of values that the device has not been told of."""
+        """Returns the names of values that changed since the device received them."""
         return self._sent.changed(self._optimizer)
 
     def receive(self, session: DeviceSession) -> None:
-        """Brings the state back before the host overwrites or releases the device."""
+        """Reads the state before the host overwrites or releases the device."""
         optimizer = self._optimizer
         if self._num_unread or (isinstance(optimizer, Optimizer) and optimizer.ipu_state_is_dirty):
             self._read(session)
         self._session = None
 
     def replace(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
-        """Goes on with `optimizer`, which may be the same object with other values.
+        """Continues with `optimizer`, which may be the same object with other values.
 
         Args:
-            optimizer: must fit the program if there is one.
-            session: the attached device, which gets the values now; otherwise at `send`.
+            optimizer: new optimiser, which must match the program if there is one.
+            session: attached device, which receives the values now; `None` to send them later.
         """
         if self._config is None:
             self._convert_early(optimizer)
@@ -155,7 +155,7 @@ class OptimizerLink:
                 self._send_states(session)
 
     def forget(self) -> None:
-        """Drops what was compiled: any optimiser may come with the next compilation."""
+        """Drops the compiled configuration, so that the next compilation takes any optimiser."""
         self._config = None
         self._parameters = None
         self._session = None
@@ -167,7 +167,7 @@ class OptimizerLink:
         return self._optimizer
 
     def saved_state(self, session: DeviceSession | None) -> dict[str, Any] | None:
-        """Returns the newest state for a file, `None` if no device ever made one."""
+        """Returns the newest state for a file; `None` if no device ever created one."""
         if session is not None:
             self._read(session)
         if self._states is None:
@@ -175,13 +175,13 @@ class OptimizerLink:
         return {"ipu_state": self._states, "ipu_param": self._tensors()}
 
     def take_state(self, state: dict[str, Any]) -> None:
-        """Takes what `saved_state` returned; the next device attached gets it."""
+        """Stores a result of `saved_state`, which is sent to the next device that is attached."""
         self._states = state["ipu_state"]
         if isinstance(self._optimizer, Optimizer):
             self._optimizer.set_state_dict(state)
 
     def _hand_over(self, optimizer: torch.optim.Optimizer, session: DeviceSession | None) -> None:
-        """Leaves the last state with the old optimiser; a state of the new one goes up."""
+        """Leaves the last state with the old optimiser; a state of the new one will be sent."""
         if session is not None:
             self._read(session)
         elif self._config is None:
@@ -223,7 +223,7 @@ class OptimizerLink:
 
     @property
     def _is_loaded(self) -> bool:
-        """Whether the host has a state that the device was not given."""
+        """Whether the host has a state that was not sent to the device."""
         if isinstance(self._optimizer, Optimizer):
             return self._optimizer.host_state_is_dirty
         state = self._optimizer.state
@@ -232,7 +232,7 @@ class OptimizerLink:
         return not self._num_unread and state.is_edited
 
     def _take_loaded(self, session: DeviceSession) -> dict[str, torch.Tensor] | None:
-        """Returns what the device gets for the state that the host has; `None` if it has none."""
+        """Returns the host's state in the device's form; `None` if the host has no state."""
         optimizer, was_known = self._optimizer, self._synced is not None
         if not optimizer.state and not was_known:
             self._follow_device(optimizer, to_torch(*self._names(), self._states or {}))
@@ -247,8 +247,8 @@ class OptimizerLink:
     def _follow_device(
         self, optimizer: torch.optim.Optimizer, values: Mapping[Any, dict[str, Any]]
     ) -> None:
-        """Lets the state of an optimiser of PyTorch be what the device has, which is `values`."""
-        itself = weakref.ref(self)  # The optimiser outlives its executors.
+        """Makes the state of a PyTorch optimiser follow the device, which has `values` now."""
+        itself = weakref.ref(self)  # Weak, because the optimiser outlives its executors.
 
         def bring_home() -> None:
             link = itself()
@@ -259,12 +259,12 @@ class OptimizerLink:
         self._synced = optimizer.state = SyncedState(values, bring_home)
 
     def _names(self) -> tuple[torch.optim.Optimizer, OptimizerKind, dict[str, torch.nn.Parameter]]:
-        """Returns what tells PyTorch's names of a state from the device's."""
+        """Returns the arguments that convert between PyTorch's and the device's state names."""
         assert self._config is not None and self._parameters is not None, "nothing was compiled"
         return self._optimizer, self._config.kind, self._parameters
 
     def _loss_scale(self) -> dict[str, torch.Tensor]:
-        """Returns the automatic loss scale as it was last, which no state dict has."""
+        """Returns the last automatic loss scale, because a state dict never contains it."""
         states = self._states or {}
         return {name: states[name] for name in KEPT_VARIABLES & states.keys()}
 
@@ -278,13 +278,13 @@ class OptimizerLink:
         return parameter_tensors(self._config, self._parameters)
 
     def _convert_early(self, optimizer: torch.optim.Optimizer) -> None:
-        """Checks `optimizer` before a compilation, which says what the device refuses."""
+        """Checks `optimizer` before a compilation; refusals are raised by the compilation."""
         with contextlib.suppress(Error):
             self._convert(optimizer)
 
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
-        """Checks and converts `optimizer`, before a compilation by its own parameters only."""
-        optimizer_kind(optimizer)  # What is no optimiser at all is said first.
+        """Checks and converts `optimizer`; before a compilation only its own parameters count."""
+        optimizer_kind(optimizer)  # First, so that an object that is no optimiser is reported.
         rule = loss_scale_rule(self._settings.backend)
         if rule is not None and isinstance(optimizer, Optimizer):
             optimizer.variable_attrs.markAsVariable("loss_scaling")
@@ -301,8 +301,8 @@ class OptimizerLink:
         return config
 
     def _instrument(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes `state_dict()` of one of our optimisers show the state of the device."""
-        itself = weakref.ref(self)  # The optimiser outlives its executors.
+        """Makes `state_dict()` of an optimiser of `poptorch.optim` show the device's state."""
+        itself = weakref.ref(self)  # Weak, because the optimiser outlives its executors.
         self._stop_warning = warn_of_steps(optimizer, lambda: _has_session(itself()))
         if not isinstance(optimizer, Optimizer):
             return
@@ -326,7 +326,7 @@ class OptimizerLink:
         self._num_unread = 0
 
     def __del__(self) -> None:
-        """Leaves the state with an optimiser of PyTorch, which may outlive its executor."""
+        """Reads the state for a PyTorch optimiser, because it may outlive its executor."""
         if self._num_unread and self._session is not None and not sys.is_finalizing():
             try:
                 self._read(self._session)
@@ -339,6 +339,6 @@ def _has_session(link: OptimizerLink | None) -> bool:
 
 
 def _own_parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.nn.Parameter]:
-    """Returns the parameters of the groups, under any names."""
+    """Returns the parameters of all groups, with their positions as names."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return {str(index): parameter for index, parameter in enumerate(parameters)}

@@ -27,7 +27,7 @@ _DEFAULTS = {
 
 
 class LAMB(Optimizer, torch.optim.Optimizer):
-    """Adam whose step is scaled, for each parameter, by the norm of the weight (exact).
+    """Adam whose step is scaled by the norm of each weight (exact).
 
     Source: You et al., "Large Batch Optimization for Deep Learning", arXiv 1904.00962.
     """
@@ -46,23 +46,24 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         first_order_momentum_accum_type: torch.dtype | None = None,
         second_order_momentum_accum_type: torch.dtype | None = None,
     ) -> None:
-        """Takes the hyper-parameters; those given are variable, the others constant.
+        """Stores the hyper-parameters; those that are given are variable, the others constant.
 
         Args:
             params: parameters or parameter groups.
             lr: learning rate, 1e-3 by default.
-            betas: how much the two moments keep of their past, (0.9, 0.999) by default.
-            eps: added to the root of the second moment, 1e-8 by default.
-            weight_decay: decoupled, inside the trust ratio, 1e-2 by default.
-            bias_correction: whether moments are corrected for their start at 0, as by default.
-            loss_scaling: by what the loss is multiplied before back-propagation.
-            max_weight_norm: limit of the norm of a weight in the trust ratio, 65500 by default;
-                0 for a ratio of 1.
-            accum_type: type of accumulated gradients, float32 (the default) or float16.
-            first_order_momentum_accum_type: type of the first moment, as above.
-            second_order_momentum_accum_type: type of the second moment, as above.
+            betas: decays of the two moments, (0.9, 0.999) by default.
+            eps: constant added to the root of the second moment, 1e-8 by default.
+            weight_decay: decoupled weight decay inside the trust ratio, 1e-2 by default.
+            bias_correction: whether moments are corrected for their start at 0; true by default.
+            loss_scaling: factor of the loss before back-propagation, 1 by default.
+            max_weight_norm: upper limit of the norm of a weight in the trust ratio, 65500 by
+                default; 0 for a ratio of 1.
+            accum_type: dtype of accumulated gradients, float32 (the default) or float16.
+            first_order_momentum_accum_type: dtype of the first moment, as above.
+            second_order_momentum_accum_type: dtype of the second moment, as above.
 
         Raises:
+            AssertionError: a dtype is neither float32 nor float16.
             AssertionError: a type is neither float32 nor float16.
         """
         arguments = locals()
@@ -74,7 +75,7 @@ class LAMB(Optimizer, torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Updates parameters on the host by the device's rule, for runs without one (exact)."""
+        """Updates parameters on the host by the device's rule, for loops without one (exact)."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""What all optimisers of `poptorch.optim` share: constness of attributes and the device's state."""
+"""Base class of `poptorch.optim`: constant and variable attributes, and the device's state."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class VariableAttributes:
-    """Tells which hyper-parameters may change after compilation (exact)."""
+    """Stores which hyper-parameters may change after compilation (exact)."""
 
     def __init__(
         self, variable_attributes: Iterable[str], allowed_attributes: Iterable[str]
     ) -> None:
-        """Starts with `variable_attributes` variable and the rest of the allowed ones constant."""
+        """Makes `variable_attributes` variable and all other allowed attributes constant."""
         self._variable = set(variable_attributes)
         self._allowed = list(allowed_attributes)
 
     def isConstant(self, attr: str) -> bool:
-        """Returns whether `attr` is compiled in."""
+        """Returns whether `attr` is a constant of the compiled program."""
         return attr not in self._variable
 
     def markAsConstant(self, attr: str) -> None:
         """Makes `attr` a constant of the next compilation.
 
         Raises:
-            AssertionError: there is no such attribute.
+            AssertionError: `attr` is unknown.
         """
         self._check(attr)
         self._variable.discard(attr)
 
     def markAsVariable(self, attr: str) -> None:
-        """Lets `attr` change after the next compilation.
+        """Allows `attr` to change after the next compilation.
 
         Raises:
-            AssertionError: there is no such attribute.
+            AssertionError: `attr` is unknown.
         """
         self._check(attr)
         self._variable.add(attr)
@@ -69,13 +69,13 @@ class VariableAttributes:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """The base of all optimisers that know the device (exact).
+    """Base class of optimisers that keep a state on the device (exact).
 
     Attributes:
-        variable_attrs: which attributes may change after compilation.
-        loss_scaling: by what the loss is multiplied before back-propagation.
-        ipu_state_is_dirty: the device's state is newer than the cached one.
-        host_state_is_dirty: a loaded state waits to be uploaded.
+        variable_attrs: record of the attributes that may change after compilation.
+        loss_scaling: factor of the loss before back-propagation.
+        ipu_state_is_dirty: whether the device's state is newer than the cached one.
+        host_state_is_dirty: whether a loaded state was not sent to the device yet.
     """
 
     variable_attrs: VariableAttributes
@@ -84,10 +84,10 @@ class Optimizer(torch.optim.Optimizer):
     _state_dict: dict[str, Any]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters with values of their own, as PyTorch's optimisers do (exact).
+        """Adds parameters with their own hyper-parameters, as PyTorch's optimisers do (exact).
 
         Raises:
-            TypeError: what is to be optimised are no tensors.
+            TypeError: the parameters are not tensors.
             ValueError: a parameter is in two groups, or a value is missing.
         """
         _plain(torch.optim.Optimizer.add_param_group)(self, param_group)
@@ -97,11 +97,11 @@ class Optimizer(torch.optim.Optimizer):
         _plain(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def _add_device_part(self, given: Iterable[str], arguments: Mapping[str, Any]) -> None:
-        """Sets what there is beside PyTorch's part.
+        """Sets the attributes that PyTorch's optimisers lack.
 
         Args:
             given: names of PyTorch's arguments that the user gave.
-            arguments: all of the constructor, those of the device among them.
+            arguments: all arguments of the constructor by name, also those of the device.
         """
         for name in filter(arguments.__contains__, _TYPE_NAMES):
             dtype = arguments[name]
@@ -129,7 +129,7 @@ class Optimizer(torch.optim.Optimizer):
         return {**self.get_state_dict(), **_plain(torch.optim.Optimizer.state_dict)(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads hyper-parameters now, and the device's state at the next upload (exact).
+        """Sets hyper-parameters now, and the device's state at the next upload (exact).
 
         Raises:
             RuntimeError: the state is empty or lacks the device's part.
@@ -143,7 +143,7 @@ class Optimizer(torch.optim.Optimizer):
         return dict(self._state_dict)
 
     def set_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a state of the device, which the next upload sends (exact).
+        """Stores a state of the device, which the next upload sends (exact).
 
         Raises:
             RuntimeError: the state is empty or lacks the device's part.
@@ -162,13 +162,13 @@ class Optimizer(torch.optim.Optimizer):
         self.host_state_is_dirty = True
 
     def has_state(self) -> bool:
-        """Returns whether a state of the device is known (exact)."""
+        """Returns whether the object has a state of the device (exact)."""
         return all(value is not None for value in self._state_dict.values())
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns all attributes with the newest state of the device, for copy and pickle.
 
-        What others attached to this object stays behind: a scheduler's `step`, an executor's
+        Attributes that other objects added are left out: a scheduler's `step`, an executor's
         `state_dict`, hooks.
         """
         current = self.state_dict()
@@ -190,20 +190,20 @@ class Optimizer(torch.optim.Optimizer):
 def cache_device_state(
     optimizer: Optimizer, states: dict[str, torch.Tensor], parameters: dict[str, torch.Tensor]
 ) -> None:
-    """Lets `optimizer` show a state that was just read from the device."""
+    """Makes `optimizer` show a state that was just read from the device."""
     optimizer._state_dict = dict(zip(_STATE_KEYS, (states, parameters), strict=True))
     optimizer.ipu_state_is_dirty = False
 
 
 def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of a constructor's arguments that are hyper-parameters and not `None`.
+    """Returns the hyper-parameters among a constructor's arguments that are not `None`.
 
     Args:
         arguments: `locals()` of the constructor.
-        names: of hyper-parameters; `torch_arguments` are some, too.
+        names: names of hyper-parameters; all `torch_arguments` are hyper-parameters, too.
 
     Raises:
-        AssertionError: `betas` is no tuple of two; PyTorch takes a list too, but PopTorch does not.
+        AssertionError: `betas` is not a tuple of two; like PopTorch, it must not be a list.
     """
     betas = arguments.get("betas")
     require(

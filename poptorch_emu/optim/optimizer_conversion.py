@@ -1,4 +1,4 @@
-"""From an optimiser object to an `OptimizerConfig`: which rule, which values, what is constant."""
+"""Conversion of an optimiser to an `OptimizerConfig`: rule, values, and constant values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from poptorch_emu.update.formulas.optimizer_config import (
     OptimizerKind,
 )
 
-# Attributes of the object beside its groups; a plain PyTorch optimiser has none of them.
+# Attributes of the object outside its groups; a plain PyTorch optimiser has none of them.
 _DEFAULT_ATTRIBUTES = {
     LOSS_SCALING: 1.0,
     "accum_type": torch.float32,
@@ -36,10 +36,10 @@ _DEFAULT_ATTRIBUTES = {
     "use_combined_accum": False,
     "bias_correction": True,
 }
-# Those which any of our own optimisers must have.
+# Attributes that every optimiser of `poptorch.optim` must have.
 _MANDATORY = {LOSS_SCALING, "accum_type"}
 
-# A hyper-parameter of a plain PyTorch optimiser is constant where it has this value, else variable.
+# A hyper-parameter of a plain PyTorch optimiser is constant if it has this value, else variable.
 _CONSTANT_VALUES = {
     "weight_decay": 0.0,
     "momentum": 0.0,
@@ -52,7 +52,7 @@ _CONSTANT_VALUES = {
 _ADAMW_WEIGHT_DECAY = 1e-2
 _ALWAYS_CONSTANT = {"alpha", "betas", "nesterov"}
 
-# Where a beta is found in `betas`.
+# Position of each beta in `betas`.
 _BETAS = {"beta1": 0, "beta2": 1}
 
 
@@ -60,7 +60,7 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
     """Returns the rule of `optimizer`.
 
     Raises:
-        AssertionError: there is none, or its groups want different ones.
+        AssertionError: the optimiser has no rule here, or its groups need different rules.
     """
     has_bias_correction = attribute(optimizer, "bias_correction")
     if isinstance(optimizer, torch.optim.SGD):
@@ -89,7 +89,7 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
 
 
 def check_supported(optimizer: torch.optim.Optimizer) -> None:
-    """Raises ValueError if `amsgrad` is on, which the device does not have."""
+    """Raises `ValueError` if `amsgrad` is on, because the device does not support it."""
     if any(group.get("amsgrad") for group in (optimizer.defaults, *optimizer.param_groups)):
         raise ValueError(
             "Only non-amsgrad Adam/AdamW optimizers are supported. Leave amsgrad at False."
@@ -97,10 +97,10 @@ def check_supported(optimizer: torch.optim.Optimizer) -> None:
 
 
 def attribute(optimizer: torch.optim.Optimizer, name: str) -> Any:
-    """Returns an attribute that the object has beside its groups.
+    """Returns an attribute that the object has outside its groups.
 
     Raises:
-        AssertionError: one of our own optimisers lacks it.
+        AssertionError: an optimiser of `poptorch.optim` lacks the attribute.
     """
     if isinstance(optimizer, Optimizer) and name in _MANDATORY:
         require(
@@ -116,17 +116,17 @@ def optimizer_config(
     *,
     loss_scale_rule: LossScaleRule | None = None,
 ) -> OptimizerConfig:
-    """Returns what the compiler needs to know of `optimizer`.
+    """Returns the description of `optimizer` for the compiler.
 
     Args:
-        optimizer: of `poptorch.optim`, or one of PyTorch's with a counterpart there.
-        named_parameters: all of the model's parameters, in the order the compiler knows them.
-        loss_scale_rule: how the loss scaling changes by itself; it is variable then.
+        optimizer: optimiser of `poptorch.optim`, or of PyTorch with a counterpart there.
+        named_parameters: all parameters of the model, in the compiler's order.
+        loss_scale_rule: rule that changes the loss scaling, which is then variable.
 
     Raises:
-        AssertionError: there is no such rule, or an attribute is missing or not a number.
+        AssertionError: the rule is unknown, or an attribute is missing or not a number.
         Error: a value is out of the range of the rule.
-        KeyError: a group has a parameter that is not one of the model's.
+        KeyError: a group has a parameter that the model does not have.
         ValueError: `amsgrad` is on.
     """
     check_supported(optimizer)
@@ -156,23 +156,23 @@ def optimizer_config(
 
 
 def needs_running_mean(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether gradients must be averaged while they accumulate.
+    """Returns whether gradients must be averaged during accumulation.
 
-    Their sum might exceed float16; the combined accumulator of SGD is not concerned.
+    Otherwise a sum in float16 might overflow. The combined accumulator of SGD is an exception.
     """
     is_half = attribute(optimizer, "accum_type") is torch.float16
     return is_half and optimizer_kind(optimizer) is not OptimizerKind.SGD1
 
 
 def check_reduction(optimizer: torch.optim.Optimizer, *, is_running_mean: bool) -> None:
-    """Checks that a compiled model can go on with this optimiser.
+    """Checks that a compiled model can continue with an optimiser.
 
     Args:
-        optimizer: the new one.
-        is_running_mean: how the model was compiled to average gradients.
+        optimizer: the new optimiser.
+        is_running_mean: whether the compiled model averages gradients during accumulation.
 
     Raises:
-        ValueError: it was compiled for a mean taken at the end, and float16 needs the other.
+        ValueError: the model divides at the end, but a float16 accumulator needs a running mean.
     """
     if needs_running_mean(optimizer) and not is_running_mean:
         raise ValueError(
@@ -238,7 +238,7 @@ def _number(name: str, value: Any) -> float:
 def _group_of_parameter(
     optimizer: torch.optim.Optimizer, named_parameters: Mapping[str, torch.nn.Parameter]
 ) -> tuple[int, ...]:
-    """Returns for each parameter its group, 0 (the defaults) for one in no group."""
+    """Returns the group of each parameter; 0, the defaults, for a parameter in no group."""
     members = {id(parameter) for parameter in named_parameters.values()}
     group_of: dict[int, int] = {}
     for index, group in enumerate(optimizer.param_groups):
@@ -251,10 +251,10 @@ def _group_of_parameter(
 
 
 class ForeignParameterError(KeyError):
-    """An optimiser has a parameter that the model has not; PopTorch raises a `KeyError`."""
+    """Raised if a group has a parameter that the model lacks; PopTorch raises `KeyError`."""
 
     def __str__(self) -> str:
-        """Returns the text itself, which a `KeyError` would put in quotes."""
+        """Returns the message without the quotes that `KeyError` adds."""
         return str(self.args[0])
 
 
@@ -277,7 +277,7 @@ def _foreign(
 
 
 def _agreed(optimizer: torch.optim.Optimizer, name: str) -> Any:
-    """Returns the value of an attribute that all groups must share."""
+    """Returns the value of an attribute on which all groups must agree."""
     first = optimizer.param_groups[0].get(name)
     for index, group in enumerate(optimizer.param_groups):
         value = group.get(name)

@@ -1,4 +1,4 @@
-"""Warnings where the device does something else than PyTorch would, or than the user hopes."""
+"""Warnings about differences between the device and PyTorch, or the user's probable intention."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, Optim
 
 _STRUCTURE = {"defaults", "state", "param_groups", "variable_attrs"}
 _BOOKKEEPING = {"ipu_state_is_dirty", "host_state_is_dirty", "_state_dict", "state_dict"}
-# What PyTorch's schedulers of the learning rate leave on an optimiser and in its groups.
+# Attributes and keys that PyTorch's learning rate schedulers add to an optimiser and its groups.
 _OF_SCHEDULERS = {"step", "_opt_called"}
 _OF_SCHEDULERS_IN_GROUPS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
 
 
 @cache
 def warn_once(message: str) -> None:
-    """Logs a warning once in a process."""
+    """Logs a warning once in each process."""
     logger.warning("%s", message)
 
 
 def warn_of_differences(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
-    """Says what PyTorch would compute differently with this optimiser."""
+    """Warns about results that differ from PyTorch's with this optimiser."""
     name = type(optimizer).__name__
     if any(group.get("maximize") for group in optimizer.param_groups):
         warn_once(
             f"maximize=True of {name} is ignored on the device, which minimises the loss. Negate "
             "the loss instead."
         )
-    # Keras's learning rate is a dampening here, and its limit of the norm is converted.
+    # Excludes Keras, where 1 - dampening is the learning rate and the norm's limit is converted.
     is_sgd = config.kind.is_sgd and not config.uses_tf_variant
     limit, scaling = config.max_grad_norm, config.loss_scaling.value
     if is_sgd and config.clips and scaling != 1.0:
@@ -61,7 +61,7 @@ def warn_of_defaults(
     named_parameters: Mapping[str, torch.nn.Parameter],
     executable: Executable,
 ) -> None:
-    """Says what the program trains although it is in no group of the optimiser."""
+    """Warns about parameters that the program trains although no group contains them."""
     left_out = [
         name
         for (name, parameter), group in zip(
@@ -69,7 +69,7 @@ def warn_of_defaults(
         )
         if group == 0 and parameter.requires_grad
     ]
-    if left_out:  # A graph from the cache has to be rebuilt, so it is asked only then.
+    if left_out:  # Tested first, because rebuilding the graph of a cached program takes time.
         sinks = executable.graph.sinks
         trained = {sink.name for sink in sinks if sink.kind is SinkKind.GRADIENT}
         left_out = [name for name in left_out if name in trained]
@@ -82,7 +82,7 @@ def warn_of_defaults(
 
 
 def warn_of_subclass(optimizer: torch.optim.Optimizer) -> None:
-    """Says of a subclass that its code does not run on the device."""
+    """Warns that the code of a subclass does not run on the device."""
     kind = type(optimizer)
     bases = {torch.optim.Optimizer, Optimizer}
     if kind is not torch.optim.AdamW and bases.isdisjoint(kind.__bases__):
@@ -97,7 +97,7 @@ def warn_of_subclass(optimizer: torch.optim.Optimizer) -> None:
 def warn_of_steps(
     optimizer: torch.optim.Optimizer, is_attached: Callable[[], bool]
 ) -> Callable[[], None]:
-    """Warns once of a step on the host while a device is attached; returns what stops that."""
+    """Warns once about a step on the host with an attached device; returns a function to stop."""
     said: list[bool] = []
 
     def before_step(*_: Any) -> None:
@@ -117,11 +117,11 @@ class AttributeTracker:
     """Compares the attributes of later optimisers with those of a model's first one."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, is_relaxed: bool = False) -> None:
-        """Takes all attributes of `optimizer` for expected.
+        """Stores all attributes of `optimizer` as expected ones.
 
         Args:
-            optimizer: the first one of a model.
-            is_relaxed: report at level DEBUG, not WARNING.
+            optimizer: first optimiser of a model.
+            is_relaxed: whether to report at level DEBUG instead of WARNING.
         """
         self._level = logging.DEBUG if is_relaxed else logging.WARNING
         self._defaults = set(optimizer.defaults)

@@ -1,10 +1,10 @@
 """SGD, Adam, AdamW and RMSprop with PopTorch's arguments beside PyTorch's.
 
-An argument that is given is *variable*: `setOptimizer` may change it after compilation. One left at
-`None` has PyTorch's default and is *constant*. PyTorch's `foreach`, `capturable`, `differentiable`
-and `fused` choose among ways to compute the same and have no effect on the device (accepted); nor
-has `maximize`, as in PopTorch: the loss is always minimised. Arguments that PyTorch has added since
-can be given by keyword. Docstrings list the arguments that PyTorch does not have.
+An argument that is given is *variable*: `setOptimizer` may change it after compilation. An
+argument that is `None` has PyTorch's default and is *constant*. PyTorch's `foreach`, `capturable`,
+`differentiable` and `fused` select implementations of the same formula and have no effect on the
+device (accepted). Nor has `maximize`, as in PopTorch, because the loss is always minimised. Later
+arguments of PyTorch can be given by keyword. Docstrings list the arguments that PyTorch lacks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from poptorch_emu.optim.optimizer_base import Optimizer, given_arguments
 class SGD(Optimizer, torch.optim.SGD):
     """Stochastic gradient descent (exact).
 
-    Unlike PyTorch's, the velocity starts at zero, so that `dampening` counts from the first step,
-    and also without momentum.
+    Unlike in PyTorch, the velocity starts at zero, so that `dampening` affects the first step,
+    too, and also has an effect without momentum.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -50,18 +50,18 @@ class SGD(Optimizer, torch.optim.SGD):
         max_grad_norm: float | None = None,
         **torch_arguments: Any,
     ) -> None:
-        """Takes PyTorch's arguments and those of the device.
+        """Stores PyTorch's arguments and those of the device.
 
         Args:
-            loss_scaling: by what the loss is multiplied before back-propagation, 1 by default.
-            velocity_scaling: by what the combined accumulator is multiplied, 1 by default.
+            loss_scaling: factor of the loss before back-propagation, 1 by default.
+            velocity_scaling: factor of the combined accumulator, 1 by default.
             use_combined_accum: whether one tensor is both velocity and gradient accumulator.
-            accum_type: type of accumulated gradients, float32 (the default) or float16.
-            velocity_accum_type: type of the velocity, as above.
-            max_grad_norm: limit of the global norm of all gradients; none by default.
+            accum_type: dtype of accumulated gradients, float32 (the default) or float16.
+            velocity_accum_type: dtype of the velocity, as above.
+            max_grad_norm: limit of the global norm of all gradients; no limit by default.
 
         Raises:
-            AssertionError: a type is neither float32 nor float16.
+            AssertionError: a dtype is neither float32 nor float16.
         """
         arguments = locals()
         given = given_arguments(arguments, signature(torch.optim.SGD).parameters)
@@ -106,17 +106,17 @@ class Adam(Optimizer, torch.optim.Adam):
         max_grad_norm: float | None = None,
         **torch_arguments: Any,
     ) -> None:
-        """Takes PyTorch's arguments and those of the device.
+        """Stores PyTorch's arguments and those of the device.
 
         Args:
-            loss_scaling: by what the loss is multiplied before back-propagation, 1 by default.
-            accum_type: type of accumulated gradients, float32 (the default) or float16.
-            first_order_momentum_accum_type: type of the first moment, as above.
-            second_order_momentum_accum_type: type of the second moment, as above.
-            max_grad_norm: limit of the global norm of all gradients; none by default.
+            loss_scaling: factor of the loss before back-propagation, 1 by default.
+            accum_type: dtype of accumulated gradients, float32 (the default) or float16.
+            first_order_momentum_accum_type: dtype of the first moment, as above.
+            second_order_momentum_accum_type: dtype of the second moment, as above.
+            max_grad_norm: limit of the global norm of all gradients; no limit by default.
 
         Raises:
-            AssertionError: a type is neither float32 nor float16.
+            AssertionError: a dtype is neither float32 nor float16.
         """
         arguments = locals()
         given = given_arguments(arguments, signature(torch.optim.Adam).parameters)
@@ -127,7 +127,7 @@ class Adam(Optimizer, torch.optim.Adam):
 class AdamW(Optimizer, torch.optim.AdamW):
     """Adam with decoupled weight decay (exact).
 
-    `bias_correction=False` changes nothing, as in PopTorch: the moments are corrected all the same.
+    `bias_correction=False` has no effect, as in PopTorch: the moments are always corrected.
     """
 
     def __init__(
@@ -151,18 +151,18 @@ class AdamW(Optimizer, torch.optim.AdamW):
         max_grad_norm: float | None = None,
         **torch_arguments: Any,
     ) -> None:
-        """Takes PyTorch's arguments and those of the device.
+        """Stores PyTorch's arguments and those of the device.
 
         Args:
-            loss_scaling: by what the loss is multiplied before back-propagation, 1 by default.
-            bias_correction: no effect.
-            accum_type: type of accumulated gradients, float32 (the default) or float16.
-            first_order_momentum_accum_type: type of the first moment, as above.
-            second_order_momentum_accum_type: type of the second moment, as above.
-            max_grad_norm: limit of the global norm of all gradients; none by default.
+            loss_scaling: factor of the loss before back-propagation, 1 by default.
+            bias_correction: argument without effect.
+            accum_type: dtype of accumulated gradients, float32 (the default) or float16.
+            first_order_momentum_accum_type: dtype of the first moment, as above.
+            second_order_momentum_accum_type: dtype of the second moment, as above.
+            max_grad_norm: limit of the global norm of all gradients; no limit by default.
 
         Raises:
-            AssertionError: a type is neither float32 nor float16.
+            AssertionError: a dtype is neither float32 nor float16.
         """
         arguments = locals()
         given = given_arguments(arguments, signature(torch.optim.AdamW).parameters)
@@ -172,7 +172,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
-    """RMSprop, plain or centered, as PyTorch or as TensorFlow has it (exact)."""
+    """RMSprop, plain or centered, by PyTorch's or by TensorFlow's formula (exact)."""
 
     def __init__(
         self,
@@ -193,18 +193,18 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         use_tf_variant: bool | None = None,
         **torch_arguments: Any,
     ) -> None:
-        """Takes PyTorch's arguments and those of the device.
+        """Stores PyTorch's arguments and those of the device.
 
         Args:
-            loss_scaling: by what the loss is multiplied before back-propagation, 1 by default.
-            accum_type: type of accumulated gradients, float32 (the default) or float16.
-            first_order_momentum_accum_type: type of the mean square, as above.
-            second_order_momentum_accum_type: type of the mean gradient, as above.
+            loss_scaling: factor of the loss before back-propagation, 1 by default.
+            accum_type: dtype of accumulated gradients, float32 (the default) or float16.
+            first_order_momentum_accum_type: dtype of the mean square, as above.
+            second_order_momentum_accum_type: dtype of the mean gradient, as above.
             use_tf_variant: whether the mean square starts at 1, eps is inside the root, and the
-                momentum holds steps that the learning rate has multiplied already.
+                momentum accumulates steps that include the learning rate.
 
         Raises:
-            AssertionError: a type is neither float32 nor float16.
+            AssertionError: a dtype is neither float32 nor float16.
         """
         arguments = locals()
         given = given_arguments(arguments, signature(torch.optim.RMSprop).parameters)

@@ -1,7 +1,7 @@
-"""The hyper-parameters that may change, as the tensors that `state_dict()["ipu_param"]` shows.
+"""Variable hyper-parameters as the tensors that `state_dict()["ipu_param"]` shows.
 
-Names are PopART's, for people who look at them. Values are the hyper-parameters as the user knows
-them: PopART folds several into one tensor, which nothing depends on.
+The names are PopART's, for people who inspect them. The values are the hyper-parameters that the
+user set. PopART combines several into one tensor, but nothing depends on that.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def parameter_tensors(config: OptimizerConfig, names: Iterable[str]) -> dict[str
     """Returns a 0-d float32 tensor for each variable hyper-parameter of each parameter.
 
     Args:
-        config: the optimiser.
-        names: of the model's parameters, in the order of `config.group_of_parameter`.
+        config: configuration of the optimiser.
+        names: names of the model's parameters, in the order of `config.group_of_parameter`.
     """
     tensors = {}
     for parameter, index in zip(names, config.group_of_parameter, strict=True):

@@ -1,4 +1,4 @@
-"""Whether the hyper-parameters are those that the device was given last."""
+"""Record of the hyper-parameters that were sent to the device last."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from poptorch_emu.runtime import guards
 
 
 class SentValues:
-    """The hyper-parameters that the device was given last."""
+    """The hyper-parameters that were sent to the device last."""
 
     def __init__(self) -> None:
         self._groups: list[dict[str, Any]] = []
-        # The same by columns, and the optimiser's own groups, for a quick look.
+        # The same values in columns, and the optimiser's own groups, for a fast comparison.
         self._own_groups: list[dict[str, Any]] = []
         self._holders: list[Mapping[str, object]] = []
         self._names: list[str] = []
         self._held: list[object] = []
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notes that the device has the values of `optimizer`."""
+        """Records that the device has the values of `optimizer`."""
         self._groups = _values(optimizer)
         self._own_groups = list(optimizer.param_groups)
         pairs = zip(self._groups, self._own_groups, strict=True)
@@ -32,7 +32,7 @@ class SentValues:
         self._held = [value for values in self._groups for value in values.values()]
 
     def changed(self, optimizer: torch.optim.Optimizer) -> list[str]:
-        """Returns the names of those that are others now."""
+        """Returns the names of the values that changed since then."""
         if self._are_as_they_were(optimizer.param_groups):
             return []
         pairs = zip(self._groups, optimizer.param_groups, strict=False)
@@ -46,7 +46,7 @@ class SentValues:
         )
 
     def _are_as_they_were(self, groups: list[dict[str, Any]]) -> bool:
-        """Returns whether these are the same groups with the very values, which guards show."""
+        """Returns whether the groups and all values are the same objects, compared by guards."""
         are_same = len(groups) == len(self._own_groups) and all(map(is_, groups, self._own_groups))
         return are_same and guards.are_held(self._holders, self._names, self._held)
 

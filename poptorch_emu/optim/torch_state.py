@@ -1,8 +1,8 @@
-"""The state of PyTorch's own optimisers: on the device by PopART's names, on the host as PyTorch's.
+"""State of PyTorch's own optimisers: under PopART's names on the device, PyTorch's on the host.
 
-An optimiser of PyTorch keeps the state of each parameter in its attribute `state`, of which
-`state_dict()`, copies and pickles are made. While it trains on a device, that attribute is a
-`SyncedState`: a dictionary that brings the newest values home before it is read.
+A PyTorch optimiser keeps the state of each parameter in its attribute `state`, from which
+`state_dict()`, copies and pickles are created. While it trains on a device, that attribute is a
+`SyncedState`: a dictionary that fetches the newest values before it is read.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from poptorch_emu.update.formulas.optimizer_config import OptimizerKind
 Parameters = Mapping[str, torch.nn.Parameter]
 
 _STEP = "step"
-# PopART's prefixes, and the keys of PyTorch for the same tensors.
+# PopART's prefixes, and PyTorch's keys for the same tensors.
 _SGD = {"Accl": "momentum_buffer", "Accl1": "momentum_buffer"}
 _ADAM = {"Accl1": "exp_avg", "Accl2": "exp_avg_sq", "Step": _STEP}
 _RMSPROP = {"Accl1": "square_avg", "Accl2": "grad_avg", "Accl3": "momentum_buffer"}
 
 
 class SyncedState(defaultdict[Any, dict[str, Any]]):
-    """The attribute `state` of an optimiser of which the device may have a newer one."""
+    """The attribute `state` of an optimiser whose state on the device may be newer."""
 
     def __init__(self, values: Mapping[Any, dict[str, Any]], bring_home: Callable[[], None]):
-        """Starts with values that the device has, too.
+        """Stores values that are equal to those of the device.
 
         Args:
-            values: by parameter, as PyTorch has them.
-            bring_home: called before a read; it may call `renew`.
+            values: PyTorch's entries by parameter.
+            bring_home: function that is called before a read; it may call `renew`.
         """
         super().__init__(dict, values)
         self._bring_home = bring_home
         self._seen = list(self._parts())
 
     def renew(self, values: Mapping[Any, dict[str, Any]], num_updates: int) -> None:
-        """Takes the values that the device has after some more updates.
+        """Stores the values that the device has after `num_updates` more updates.
 
-        Other entries of a parameter stay as they are, but for the `step` of RMSprop: its rule, and
-        so the device, does without.
+        Other entries of a parameter stay unchanged, except `step` of RMSprop. The device does not
+        store it, because the rule does not use it, so it is counted here.
         """
         for key, entries in values.items():
             before = dict.get(self, key, {})
@@ -52,12 +52,12 @@ class SyncedState(defaultdict[Any, dict[str, Any]]):
         self._seen = list(self._parts())
 
     def leave_device(self) -> None:
-        """Goes on as a plain dictionary."""
+        """Makes this object behave as a plain dictionary."""
         self._bring_home = lambda: None
 
     @property
     def is_edited(self) -> bool:
-        """Whether somebody changed an entry, or a tensor in place, since device and host agreed."""
+        """Whether an entry, or a tensor in place, changed since device and host agreed."""
         parts = list(self._parts())
         return len(parts) != len(self._seen) or any(
             now[:2] != seen[:2] or now[2] is not seen[2] or now[3] != seen[3]
@@ -71,7 +71,7 @@ class SyncedState(defaultdict[Any, dict[str, Any]]):
                 yield id(key), name, value, _version(value)
 
     def __reduce__(self) -> Any:
-        """Copies and pickles are plain dictionaries."""
+        """Makes copies and pickles plain dictionaries."""
         return defaultdict, (dict,), None, None, iter(self.items())
 
     def __copy__(self) -> Any:
@@ -81,7 +81,7 @@ class SyncedState(defaultdict[Any, dict[str, Any]]):
 
 
 def _synced(name: str) -> Callable[..., Any]:
-    """Returns the method `name` of a dictionary, which brings the newest values home first."""
+    """Returns the method `name` of a dictionary, which fetches the newest values first."""
     method = getattr(defaultdict, name)
 
     def call(self: SyncedState, *args: Any, **kwargs: Any) -> Any:
@@ -100,9 +100,9 @@ for _name in (
 
 
 def entries_of(kind: OptimizerKind) -> Mapping[str, str]:
-    """Returns the keys of PyTorch by PopART's prefixes of the same tensors.
+    """Returns PyTorch's keys by PopART's prefixes of the same tensors.
 
-    RMSprop has one more, `step`, which its rule does not need.
+    RMSprop has one more key, `step`, which its rule does not use.
     """
     if kind.is_sgd:
         return _SGD
@@ -115,13 +115,13 @@ def to_torch(
     parameters: Parameters,
     states: Mapping[str, torch.Tensor],
 ) -> dict[Any, dict[str, Any]]:
-    """Returns the device's state by parameter, with the keys that PyTorch has.
+    """Returns the device's state by parameter, with PyTorch's keys.
 
     Args:
-        optimizer: of PyTorch.
-        kind: its rule.
-        parameters: the model's, by name.
-        states: of the device, by name.
+        optimizer: optimiser of PyTorch.
+        kind: rule of the optimiser.
+        parameters: parameters of the model by name.
+        states: state tensors of the device by name.
     """
     values = {}
     for name, key in _keys(optimizer, parameters):
@@ -141,13 +141,13 @@ def from_torch(
     parameters: Parameters,
     states: Mapping[str, torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    """Returns what the device gets for `optimizer.state`: zeros where that has nothing.
+    """Returns `optimizer.state` in the device's form, with zeros for missing entries.
 
     Args:
-        optimizer: of PyTorch.
-        kind: its rule.
-        parameters: the model's, by name.
-        states: of the device, by name; they tell the shapes.
+        optimizer: optimiser of PyTorch.
+        kind: rule of the optimiser.
+        parameters: parameters of the model by name.
+        states: state tensors of the device by name, which define the shapes.
 
     Raises:
         ValueError: the state of a parameter has another shape.
@@ -166,8 +166,8 @@ def from_torch(
 def _keys(optimizer: torch.optim.Optimizer, parameters: Parameters) -> Iterator[tuple[str, Any]]:
     """Yields each parameter's name, and its key in `optimizer.state`.
 
-    A parameter in no group, which the device trains with the default values, has its name for key:
-    `state_dict()` and `load_state_dict()` pass on what belongs to no parameter.
+    The key of a parameter in no group, which the device trains with default values, is its name,
+    because `state_dict()` and `load_state_dict()` keep entries that belong to no parameter.
     """
     grouped = {id(each) for group in optimizer.param_groups for each in group["params"]}
     for name, parameter in parameters.items():

@@ -36,17 +36,17 @@ _EXERCISES: tuple[Exercise, ...] = (
 
 
 def check(number: int, answer: Any) -> Assessment:
-    """Returns whether an answer to an exercise is right, and why it is not (exact).
+    """Returns whether an answer to an exercise is right, with the reasons if it is not (exact).
 
-    A wrong answer raises nothing. What is compared with the model of the machine is compared with
+    A wrong answer raises no error. Figures of the model of the machine are compared with those of
     other settings of the same exercise, never with a fixed number.
 
     Args:
-        number: of the exercise, from 1 to 8.
-        answer: what the task asks for; `...` stands for no answer yet.
+        number: number of the exercise, from 1 to 8.
+        answer: the value that the task asks for; `...` if there is no answer yet.
 
     Raises:
-        Error: there is no exercise of that number.
+        Error: `number` is not the number of an exercise.
 
     Example:
         >>> print(emulator.course.check(5, emulator.schedules.gpipe()))
@@ -61,17 +61,17 @@ def check(number: int, answer: Any) -> Assessment:
 
 
 def wrapped(number: int, answer: Any) -> Wrapped:
-    """Returns the wrapped model that an answer makes, and its inputs, as the checker sees them.
+    """Returns the wrapped model that an answer describes, and its inputs, as the checker uses them.
 
-    The functions of the emulator take them: `emulator.estimate(*wrapped(3, options))`.
-    Nothing need run: all but the model of exercise 1 is on the meta device (exact).
+    Functions of the emulator take both: `emulator.estimate(*wrapped(3, options))`. All models
+    except that of exercise 1 are on the meta device, because nothing runs (exact).
 
     Args:
-        number: of an exercise whose answer says how a model runs: 1, 2, 3, 4 or 6.
-        answer: what the task asks for.
+        number: number of an exercise whose answer describes how a model runs: 1, 2, 3, 4 or 6.
+        answer: the value that the task asks for.
 
     Raises:
-        Error: the exercise has no such model, or the answer is none.
+        Error: the exercise has no such model, or the answer has the wrong type.
     """
     exercise = _exercise(number)
     if exercise.wrap is None:
@@ -102,5 +102,5 @@ def _findings(exercise: Exercise, answer: Any) -> Findings:
         return exercise.assess(answer)
     except Error as error:
         return Findings((f"The answer does not run. {error.message}",))
-    except Exception as error:  # The answer may be code of a learner.
+    except Exception as error:  # The answer may contain a learner's code, which may raise anything.
         return Findings((f"The answer does not run. {type(error).__name__}: {error}",))

@@ -1,4 +1,4 @@
-"""What the checker says of an answer, as text for people."""
+"""The checker's verdict on an answer, as text for people."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _RIGHT, _WRONG = "#2e7d32", "#b3261e"
 
 @dataclass(frozen=True)
 class Assessment:
-    """What the checker of the course says of an answer (exact).
+    """The verdict of the course's checker on an answer (exact).
 
     Attributes:
-        number: of the exercise.
-        title: of the exercise.
-        faults: what is wrong, a reason in words for each; empty if the answer is right.
-        facts: what was measured.
+        number: number of the exercise.
+        title: title of the exercise.
+        faults: sentences that say what is wrong; empty if the answer is right.
+        facts: sentences that say what was measured.
     """
 
     number: int
@@ -32,7 +32,7 @@ class Assessment:
         return not self.faults
 
     def __str__(self) -> str:
-        """Returns the verdict, each fault, and what was measured."""
+        """Returns the verdict, each fault, and the measurements as text."""
         columns = terminal_width()
         lines = [f"- {fault}" for fault in self.faults] + list(self.facts)
         return "\n".join(
@@ -40,7 +40,7 @@ class Assessment:
         )
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
+        """Returns the same text as HTML for a notebook."""
         colour = _RIGHT if self.is_right else _WRONG
         faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in self.faults)
         facts = "".join(f"<div>{html.escape(fact)}</div>" for fact in self.facts)

@@ -1,4 +1,4 @@
-"""Exercise 4: stages of twelve unequal layers that take equally long."""
+"""Exercise 4: cut twelve unequal layers into stages of equal duration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from poptorch_emu.report.time_report import TimeReport
 
 HIDDEN, WIDTH, NUM_IPUS = (512,) * 6 + (1024,) * 3 + (4096,) * 3, 512, 4
 _ROWS, _ACCUMULATION = 256, 32
-# Of the speed of the best cut.
+# Required share of the speed of the best cut.
 LEAST_SPEED = 0.97
 
 

@@ -1,4 +1,4 @@
-"""Exercise 2: fill the bubble of a grouped pipeline by micro-batches, with a bounded batch."""
+"""Exercise 2: reduce the bubble of a grouped pipeline by more micro-batches in a bounded batch."""
 
 from __future__ import annotations
 

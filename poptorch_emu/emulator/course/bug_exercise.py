@@ -1,4 +1,4 @@
-"""Exercise 8: find the module that computes something else."""
+"""Exercise 8: find the module that computes a wrong result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FAULTY, _EPSILON = "layers.3.norm", 1e-3
 
 
 def reference() -> Layers:
-    """Returns the model of exercise 8 as it should be (exact)."""
+    """Returns the correct model of exercise 8 (exact)."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         return Layers(_HIDDEN, _WIDTH)
 
 
 def suspect() -> Layers:
-    """Returns the same model, with the same weights and a mistake in one module (exact)."""
+    """Returns the same model with the same weights, but a mistake in one module (exact)."""
     model = reference()
     norm = model.get_submodule(_FAULTY)
     assert isinstance(norm, nn.LayerNorm), "the mistake is one of a LayerNorm"
@@ -29,7 +29,7 @@ def suspect() -> Layers:
 
 
 def _assess(name: str) -> Findings:
-    # Those that are made of others do not count.
+    # Modules that contain other modules do not count.
     order = [path for path, module in reference().named_modules() if _is_single(module)]
     if name == _FAULTY:
         return Findings((), (f"{name} has a LayerNorm whose eps is {_EPSILON}, not 1e-05.",))

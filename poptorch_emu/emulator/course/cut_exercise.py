@@ -21,7 +21,7 @@ _WAY = "poptorch.BeginBlock(layer, ipu_id=...) puts a layer on an IPU"
 
 
 def _wrap(model: Layers) -> Wrapped:
-    model = copy.deepcopy(model)  # The learner's stays as it is, and can be checked again.
+    model = copy.deepcopy(model)  # The learner's model stays unchanged and can be checked again.
     inputs = torch.zeros(2, _ROWS * _ACCUMULATION, WIDTH).unbind()
     optimizer = SGD(model.parameters(), lr=0.1)
     return trainingModel(model, plain_options(_ACCUMULATION), optimizer), *inputs

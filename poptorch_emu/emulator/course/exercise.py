@@ -1,4 +1,4 @@
-"""What an exercise of the course is: a title, what its answer is, and a checker."""
+"""Definition of an exercise of the course: its title, its expected answer, and its checker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Wrapped = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Findings:
-    """What a checker found in an answer.
+    """Faults and measurements that a checker found in an answer.
 
     Attributes:
-        faults: what is wrong, a reason in words for each; empty if the answer is right.
-        facts: what was measured.
+        faults: sentences that say what is wrong; empty if the answer is right.
+        facts: sentences that say what was measured.
     """
 
     faults: tuple[str, ...]
@@ -25,15 +25,15 @@ class Findings:
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise.
+    """An exercise of the course.
 
     Attributes:
-        title: a few words.
-        expected: what an answer is, in words.
-        kinds: the types that an answer may have.
-        assess: checks an answer of these types; what it raises is told as a fault.
-        wrap: makes the wrapped model and its inputs from an answer, if the answer says how a model
-            runs.
+        title: title of a few words.
+        expected: description of the expected answer.
+        kinds: types that an answer may have.
+        assess: checks an answer of these types; an exception counts as a fault.
+        wrap: creates the wrapped model and its inputs from an answer; `None` if the answer does
+            not describe how a model runs.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Exercise:
     wrap: Callable[[Any], Wrapped] | None = None
 
     def fault_of_kind(self, answer: Any) -> str:
-        """Returns why an answer is of no use at all; "" if its type is right."""
+        """Returns a sentence if the answer has a wrong type; "" if its type is right."""
         if isinstance(answer, self.kinds):
             return ""
         return f"The answer is of type {type(answer).__name__}, but it should be {self.expected}."

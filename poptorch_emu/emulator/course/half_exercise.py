@@ -1,4 +1,4 @@
-"""Exercise 7: train in float16 what float32 can train."""
+"""Exercise 7: train a model in float16 that trains well in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poptorch_emu.emulator.course.layers import Sensor
 from poptorch_emu.executor.executor import PoplarExecutor
 
 STEPS, ROWS, LEARNING_RATE = 60, 256, 5e4
-# Of the loss at the beginning; in float32 it becomes a tenth.
+# Allowed share of the first loss after training; in float32 a tenth remains.
 MOST_LEFT = 0.25
 _WIDTH = 64
 _LARGEST = torch.finfo(torch.float16).max
@@ -60,7 +60,7 @@ def _sensor() -> Sensor:
 
 
 def _batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yields the same inputs and targets whenever it is called."""
+    """Yields the same inputs and targets at each call."""
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(_WIDTH, generator=generator) / math.sqrt(_WIDTH)
     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""The models of the exercises: in plain PyTorch, on one IPU, without blocks."""
+"""Models of the exercises: plain PyTorch, on one IPU, without blocks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import nn
 
 from poptorch_emu.ops.identities import identity_loss
 
-# The loss of `Sensor` is one of several in the program that it stands for.
+# The loss of `Sensor` stands for a small term in the loss of a larger program.
 _SHARE_OF_LOSS = 1e-6
 
 
 class Layer(nn.Module):
-    """Two products with a ReLU in between, beside which the input is added (exact)."""
+    """Two linear layers with a ReLU in between, and a residual connection (exact)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -23,16 +23,16 @@ class Layer(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns `x` of shape (rows, width), and what the layer adds to it."""
+        """Returns `x`, of shape (rows, width), plus the result of the two linear layers."""
         added: torch.Tensor = self.down(torch.relu(self.up(self.norm(x))))
         return x + added
 
 
 class Layers(nn.Module):
-    """Layers one after the other, and a loss (exact)."""
+    """A sequence of layers, and a loss (exact)."""
 
     def __init__(self, hidden: Sequence[int], width: int = 256) -> None:
-        """Makes a layer for each number of `hidden`, which is the width inside of it."""
+        """Creates a layer for each number of `hidden`, the size of its hidden features."""
         super().__init__()
         self.layers = nn.ModuleList(Layer(width, inside) for inside in hidden)
 
@@ -44,7 +44,7 @@ class Layers(nn.Module):
 
 
 class Sensor(nn.Module):
-    """A small network whose loss is a very small part of a larger one (exact)."""
+    """A small network whose loss is a tiny share of a larger loss (exact)."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Exercise 3: make a model fit two IPUs without making it slow."""
+"""Exercise 3: make a model fit on two IPUs without making it slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from poptorch_emu.options import Options
 
 HIDDEN, WIDTH, NUM_IPUS = (4096,) * 8, 1024, 2
 ROWS_OF_UPDATE, ACCUMULATION = 32_768, 16
-# Of the speed that the model would have as it is, if it fitted.
+# Required share of the speed that the model would have unchanged, if it fitted.
 LEAST_SPEED = 0.8
 
 

@@ -1,4 +1,4 @@
-"""Wrapped models of the exercises, and where their layers run."""
+"""Wrapped models of the exercises, and the IPUs of their layers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from poptorch_emu.optim import AdamW
 from poptorch_emu.options import Options
 from poptorch_emu.report.time_report import TimeReport
 
-# Of all figures of the machine in the course.
+# System to which all machine figures of the course refer.
 SYSTEM = "bow-pod16"
 
 
 def plain_options(accumulation: int) -> Options:
-    """Returns options with so many micro-batches in an update."""
+    """Returns options with `accumulation` micro-batches in an update."""
     options = Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(accumulation)
     return options
@@ -31,11 +31,11 @@ def half_layers(
     """Returns a wrapped model in float16 on the meta device, and its inputs.
 
     Args:
-        hidden: the width inside of each layer.
-        width: of a row.
-        rows: of a call.
-        options: of the model.
-        ipus: the IPU of each layer, which is a block named `layer0`, `layer1` and so on.
+        hidden: number of hidden features of each layer.
+        width: number of features of a row.
+        rows: number of rows of a call.
+        options: options of the model.
+        ipus: the IPU of each layer; layers are blocks named `layer0`, `layer1` and so on.
     """
     with torch.device("meta"):
         model = Layers(hidden, width).half()
@@ -47,7 +47,7 @@ def half_layers(
 
 
 def fault_of_ipus(report: TimeReport, num_ipus: int) -> str:
-    """Returns why stages that are not on so many IPUs are of no use; "" if they are."""
+    """Returns a sentence if the stages are not on `num_ipus` IPUs; "" if they are."""
     used = len(report.ipus)
     if used == num_ipus:
         return ""
@@ -59,5 +59,5 @@ def fault_of_ipus(report: TimeReport, num_ipus: int) -> str:
 
 
 def evenly(num_layers: int, num_ipus: int) -> list[int]:
-    """Returns the IPU of each layer, where each IPU has as many, or one more than others."""
+    """Returns the IPU of each layer; numbers of layers on two IPUs differ by 1 at most."""
     return [number * num_ipus // num_layers for number in range(num_layers)]

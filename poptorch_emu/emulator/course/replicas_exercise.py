@@ -65,7 +65,7 @@ def _assess(answer: Mapping[str, int]) -> Findings:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What one division of the IPUs gives."""
+    """Memory and speed of one division of the IPUs."""
 
     fits: bool
     fullest: str

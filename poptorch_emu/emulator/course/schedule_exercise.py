@@ -45,7 +45,7 @@ def _assess(answer: PipelineSchedule | str) -> Findings:
 
 
 def _stashed(grid: Schedule) -> float:
-    """Returns how many micro-batches the fullest IPU stashes; half a model is half of one."""
+    """Returns the stash of the fullest IPU in micro-batches of the whole model."""
     held = [0] * grid.num_ipus
     for depth, ipu in zip(stash_depths(grid), grid.ipu_of_stage, strict=True):
         held[ipu] += depth
