@@ -1,5 +1,5 @@
-// The module: the executor, the translation of errors, and what other files bind. Only these files,
-// `bindings*`, know Python.
+// The Python module: the executor, the translation of errors, and the bindings of other files. Only
+// the files `bindings*` use Python.
 
 #include "bindings.h"
 
@@ -28,7 +28,7 @@ namespace py = pybind11;
 namespace poptorch_emu {
 namespace {
 
-// Makes a function of Python callable without the GIL, by any thread.
+// Wraps a Python function so that any thread can call it without holding the GIL.
 HostFunction call_python(py::function function) {
   const std::shared_ptr<py::function> shared(new py::function(std::move(function)),
                                              [](py::function* owned) {
@@ -45,15 +45,15 @@ HostFunction call_python(py::function function) {
   };
 }
 
-// Runs what Python does for signals, such as Ctrl-C; only its main thread does anything.
+// Runs Python's signal handlers, for example for Ctrl-C; they act on the main thread only.
 void handle_signals() {
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// Fills `place` with the stack of `samples` and returns true, if that has its type and its shape;
-// otherwise changes nothing. For the batches of a loader: the samples must be plain tensors, dense,
-// on the host, and in no graph of autograd. Like PyTorch, copies without the GIL.
+// Fills `place` with the stack of `samples` and returns true if types and shapes match; otherwise
+// it changes nothing. A data loader uses it for batches. The samples must be plain, dense tensors
+// on the host without an autograd graph. Like PyTorch, it copies without the GIL.
 bool stack_into(const py::sequence& samples, at::Tensor place) {
   if (samples.size() == 0 || place.dim() == 0 ||
       static_cast<int64_t>(samples.size()) != place.size(0)) {
@@ -75,7 +75,8 @@ bool stack_into(const py::sequence& samples, at::Tensor place) {
   return true;
 }
 
-// Birth, death, bytes and offset of each piece of a segment's memory; none before its first run.
+// Returns birth, death, bytes and offset of each piece of a segment's memory; none before the first
+// run.
 std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(Executor& executor,
                                                                         int64_t segment) {
   std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;
@@ -87,15 +88,15 @@ std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(Executor
   return pieces;
 }
 
-// By link, the most items that a replica ever held, and the most bytes.
+// Returns for each link the maximum number of items that a replica held, and of bytes.
 std::vector<std::pair<int64_t, int64_t>> link_peaks(const Executor& executor) {
   std::vector<std::pair<int64_t, int64_t>> pairs;
   for (const LinkPeak& peak : executor.link_peaks()) pairs.emplace_back(peak.items, peak.bytes);
   return pairs;
 }
 
-// A row of int64 for each event, in the order of its members; the array owns them. One of numpy is
-// made in a third of the time that a tensor and its array take, after each call of a profile.
+// Returns an array with one int64 row for each event, in the order of its members. After each
+// profiled call, a NumPy array takes a third of the time of a tensor that is converted to an array.
 py::array_t<int64_t> as_table(std::vector<Event> events) {
   static_assert(sizeof(Event) == 8 * sizeof(int64_t));
   auto owned = std::make_unique<std::vector<Event>>(std::move(events));
@@ -106,7 +107,7 @@ py::array_t<int64_t> as_table(std::vector<Event> events) {
   return py::array_t<int64_t>({rows, py::ssize_t{8}}, first, owner);
 }
 
-// What reaches the replicas of other processes.
+// Binds the ring that exchanges tensors with the replicas of other processes.
 void bind_ring(py::module_& m) {
   py::class_<Ring, std::shared_ptr<Ring>>(m, "Ring")
       .def(py::init([](const std::string& group_name, int64_t model, double timeout_seconds) {
@@ -189,7 +190,7 @@ void bind_executor(py::module_& m) {
       .def("output_spans", [](Executor& e) { return e.transfer_times().last()->outputs; });
 }
 
-// What the choice of kernels depends on, and the kernels of ours.
+// Binds the kernels, and the vector width on which their choice depends.
 void bind_kernels(py::module_& m) {
   m.def("vector_width", &vectors::width);
   py::enum_<ProductKernel>(m, "ProductKernel")
@@ -198,7 +199,7 @@ void bind_kernels(py::module_& m) {
       .value("PANELS", ProductKernel::kPanels);
 }
 
-// Reached by tests, which have costs of their own and choose for themselves.
+// Binds the choice of workers for tests, which pass costs of their own.
 void bind_worker_choice(py::module_& m) {
   m.def("set_shares_work", &set_shares_work);
   using Among = WorkerChoice::Among;
@@ -251,7 +252,7 @@ void translate_errors() {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
       const py::object make = py::module_::import("poptorch_emu.errors").attr("compiler_error");
-      // A damaged program may name anything in its messages.
+      // The message of a damaged program may contain any bytes.
       const std::string& text = error.message();
       const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
           text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace"));
@@ -266,7 +267,7 @@ void translate_errors() {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The C++ engine of poptorch_emu: programs and their execution on virtual IPUs.";
-  // Its classes are of the module that stands for the engine, whichever version that has.
+  // The classes belong to the module name `poptorch_emu._C`, for every version of the engine.
   m.attr("__name__") = "poptorch_emu._C";
   poptorch_emu::translate_errors();
   poptorch_emu::bind_instructions(m);

@@ -10,16 +10,16 @@
 
 namespace poptorch_emu {
 
-// Adds what code is written in: registers, debug records and bodies.
+// Binds registers, debug records and bodies, which code consists of.
 void bind_instructions(pybind11::module_& m);
-// Adds `Program` and its enumerations.
+// Binds `Program` and its enumerations.
 void bind_program(pybind11::module_& m);
-// Adds looks at many tensors, or objects in dicts, at once.
+// Binds checks of many tensors, or of many objects in dictionaries, in one call.
 void bind_guards(pybind11::module_& m);
 
-// Returns an instruction that calls an operator with Python's arguments: registers and lists of
-// them become slots, other values constants of the schema's types. Throws `Error` where arguments
-// and schema do not agree.
+// Returns an instruction that calls an operator with Python's arguments. Registers and lists of
+// them become slots; other values become constants of the schema's types. Throws `Error` if the
+// arguments do not match the schema.
 Instruction make_instruction(const std::string& name, const std::string& overload,
                              const pybind11::list& args, const pybind11::dict& kwargs,
                              const std::vector<int64_t>& outputs, const std::vector<int64_t>& dies,

@@ -1,5 +1,4 @@
-// Guards: whether tensors and objects of Python are still what they were, which each call of a
-// model asks.
+// Guards, which check in each call of a model whether tensors and Python objects are unchanged.
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -29,7 +28,7 @@ void check_lengths(const py::list& some, const py::list& others) {
   if (py::len(some) != py::len(others)) throw py::value_error("The lists differ in length.");
 }
 
-// Whether each tensor has its version, 0 of one made in inference mode, and its place in memory.
+// Returns whether each tensor has its version (0 if made in inference mode) and its address.
 bool have_states(const py::list& tensors, const py::list& versions, const py::list& places) {
   check_lengths(tensors, versions);
   check_lengths(tensors, places);
@@ -42,7 +41,7 @@ bool have_states(const py::list& tensors, const py::list& versions, const py::li
   return true;
 }
 
-// Whether each tensor requires a gradient or not, as its flag says.
+// Returns whether each tensor requires a gradient exactly if its flag is true.
 bool have_flags(const py::list& tensors, const py::list& flags) {
   check_lengths(tensors, flags);
   for (py::ssize_t i = 0; i < PyList_GET_SIZE(tensors.ptr()); ++i) {
@@ -52,7 +51,7 @@ bool have_flags(const py::list& tensors, const py::list& flags) {
   return true;
 }
 
-// Whether each dict holds the very object under its key.
+// Returns whether each dictionary holds the same object under its key.
 bool are_held(const py::list& holders, const py::list& keys, const py::list& objects) {
   check_lengths(holders, keys);
   check_lengths(holders, objects);
@@ -69,8 +68,8 @@ bool is_plain_tensor(PyObject* object) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;
 }
 
-// Whether all are ordinary tensors of the CPU, the latter contiguous and of the former's shapes and
-// types.
+// Returns whether all are ordinary CPU tensors, and `others` are contiguous with the shapes and
+// types of `known`.
 bool are_like(const py::tuple& known, const py::tuple& others) {
   if (py::len(known) != py::len(others)) return false;
   for (py::ssize_t i = 0; i < PyTuple_GET_SIZE(known.ptr()); ++i) {

@@ -1,4 +1,4 @@
-// Instructions and their arguments, as Python gives them.
+// Conversion of instructions and their arguments from Python.
 
 #include <ATen/ScalarOps.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -10,8 +10,8 @@
 namespace py = pybind11;
 
 namespace torch::jit {
-// Of <torch/csrc/jit/python/pybind_utils.h>, which takes three times as long to compile as the
-// headers above.
+// Declared in <torch/csrc/jit/python/pybind_utils.h>, which takes three times as long to compile as
+// the headers above.
 TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& type,
                                       std::optional<int32_t> fixed_length);
 }  // namespace torch::jit
@@ -19,13 +19,13 @@ TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& typ
 namespace poptorch_emu {
 namespace {
 
-// In Python an argument that is a register.
+// A register as an argument in Python.
 struct PyRegister {
   int64_t index;
 };
 
-// Puts one Python argument into an instruction: a register or list of registers becomes a slot, any
-// other value a constant of the schema's type.
+// Adds one Python argument to an instruction. A register or a list of registers becomes a slot; any
+// other value becomes a constant of the schema's type.
 void set_argument(Instruction& instruction, size_t index, const py::handle& value) {
   const c10::Argument& argument = instruction.op.schema().arguments().at(index);
   const auto position = static_cast<int64_t>(index);
@@ -58,7 +58,7 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
   }
   const bool takes_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
   if (takes_tensor && !value.is_none() && !THPVariable_Check(value.ptr())) {
-    // A Python number beside a tensor: it does not take part in type promotion.
+    // A Python number in place of a tensor does not take part in type promotion.
     instruction.arguments[index] = at::native::wrapped_scalar_tensor(
         torch::jit::toIValue(value, c10::NumberType::get(), {}).toScalar());
     return;
@@ -66,7 +66,7 @@ void set_argument(Instruction& instruction, size_t index, const py::handle& valu
   instruction.arguments[index] = torch::jit::toIValue(value, argument.type(), {});
 }
 
-// Refuses arguments that the schema does not have.
+// Rejects arguments that the schema does not have.
 void check_names(const c10::FunctionSchema& schema, const py::list& args, const py::dict& kwargs,
                  const std::string& node) {
   if (args.size() > schema.arguments().size()) {

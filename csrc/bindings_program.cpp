@@ -1,4 +1,4 @@
-// The builder of programs, for Python.
+// Builder of programs for Python.
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -15,7 +15,7 @@ void note_register(Segment& segment, int64_t index) {
   segment.num_registers = std::max(segment.num_registers, index + 1);
 }
 
-// Adds to a table and returns the index.
+// Adds an entry to a table and returns its index.
 template <typename Table, typename Entry>
 int64_t append(Table& table, Entry entry) {
   table.push_back(std::move(entry));
@@ -68,7 +68,7 @@ void set_schedule(Program& program,
 
 using ProgramClass = py::class_<Program, std::shared_ptr<Program>>;
 
-// What a program is made of besides its code.
+// Binds the tables of a program.
 void bind_tables(ProgramClass& program) {
   program
       .def("add_constant",
@@ -105,7 +105,7 @@ void bind_tables(ProgramClass& program) {
       });
 }
 
-// Segments, the replicas that run them, and what replicas exchange.
+// Binds segments, the replicas that run them, and the exchanges between replicas.
 void bind_segments(ProgramClass& program) {
   program
       .def("add_segment",
@@ -141,7 +141,7 @@ void bind_segments(ProgramClass& program) {
       });
 }
 
-// What fills registers before a segment runs.
+// Binds the loads, which fill registers before a segment runs.
 void bind_loads(ProgramClass& program) {
   const auto bind = [&](const char* name, auto make_source) {
     program.def(name, [make_source](Program& p, int64_t s, int64_t r, int64_t id) {
@@ -173,7 +173,7 @@ void bind_loads(ProgramClass& program) {
           py::arg("segment"), py::arg("register"), py::arg("piece") = 0);
 }
 
-// Instructions, and what becomes of their results.
+// Binds instructions, and the stores of their results.
 void bind_code(ProgramClass& program) {
   program
       .def("add_instruction", &add_instruction, py::arg("segment"), py::arg("operator"),
@@ -209,7 +209,7 @@ void bind_code(ProgramClass& program) {
       });
 }
 
-// What crosses between segments, where it lives, and when each segment runs.
+// Binds links between segments, places in streaming memory, and the schedule.
 void bind_plan(ProgramClass& program) {
   program.def("add_link", &add_link)
       .def("set_remote_variable",
@@ -225,7 +225,7 @@ void bind_plan(ProgramClass& program) {
       });
 }
 
-// The finished program: checked, shown, written and read.
+// Binds the checks, the text and the file format of a finished program.
 void bind_whole(ProgramClass& program) {
   program
       .def("validate",

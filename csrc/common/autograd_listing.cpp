@@ -28,7 +28,7 @@ class Lister {
   }
 
  private:
-  // Returns the number of a node in the listing; a new one is listed later.
+  // Returns the number of a node in the listing; a new node is listed later.
   size_t number(Node* node) {
     const auto [found, is_new] = numbers_.try_emplace(node, nodes_.size());
     if (is_new) nodes_.push_back(node);
@@ -53,7 +53,7 @@ class Lister {
                           !node.post_hooks().empty() || !node.tensor_pre_hooks().empty();
   }
 
-  // Its class is declared in a header for Python extensions only.
+  // The node's class is declared in a header for Python extensions only.
   static bool is_python(const Node& node) {
     return c10::demangle(typeid(node).name()) == "torch::autograd::PyNode";
   }

@@ -7,18 +7,19 @@
 
 namespace poptorch_emu {
 
-// What autograd would run to differentiate a value.
+// The nodes that autograd would run to differentiate a value.
 struct AutogradListing {
-  // A line for each node: name, number, and the nodes that its gradients go to.
+  // One line for each node, with its name, its number and the nodes that receive its gradients.
   std::vector<std::string> lines;
-  // Some code of the user takes part (a Python function, a hook): the lines do not say all.
+  // Whether code of the user takes part (a Python function or a hook), which the lines do not show.
   bool is_opaque = false;
 };
 
-// Lists the graph behind `root`, breadth first, the same in every process.
+// Lists the graph behind `root` breadth first, in the same order in every process.
 //
-// `leaves` are the tensors that may be differentiated by; each is named by its place among them.
-// `first_sequence` is subtracted from autograd's numbers, which count everything a thread does.
+// `leaves` are the tensors with respect to which autograd may differentiate; each is named by its
+// index. `first_sequence` is subtracted from autograd's sequence numbers, which count all
+// operations of a thread.
 AutogradListing list_autograd(const at::Tensor& root, const std::vector<at::Tensor>& leaves,
                               int64_t first_sequence);
 

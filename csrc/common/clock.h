@@ -5,7 +5,7 @@
 
 namespace poptorch_emu {
 
-// The time of the steady clock in nanoseconds.
+// Returns the time of the steady clock in nanoseconds.
 inline int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())

@@ -1,7 +1,7 @@
-// Gives PyTorch's built-in, but kernel-less, device type `ipu` the one thing that autograd asks of
-// a device: a guard. There is one stream and nothing to switch, and autograd is told of no device:
-// for each it would start a thread, without which it can't be used in a forked process. Traces
-// differentiate on the thread that asks.
+// Registers a guard for PyTorch's built-in device type `ipu`, which has no kernels. Autograd
+// requires a guard for each device. There is one stream and nothing to switch. The guard reports no
+// device, because autograd would start a thread for each one, and could then not be used in a
+// forked process. Traces differentiate on the calling thread.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 

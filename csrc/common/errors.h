@@ -6,7 +6,7 @@
 
 namespace poptorch_emu {
 
-// The one exception of the engine. `bindings.cpp` turns it into `poptorch_emu.Error`.
+// The only exception class of the engine. `bindings.cpp` translates it to `poptorch_emu.Error`.
 class Error : public std::exception {
  public:
   explicit Error(std::string message) : message_(std::move(message)) {}

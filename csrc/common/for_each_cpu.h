@@ -1,10 +1,10 @@
 #pragma once
 
-// Makes the compiler write a function for several kinds of x86 processors, of which each takes its
-// own when it loads the engine.
+// Compiles a function for several levels of x86 processors; the loader picks the best one for this
+// processor.
 //
-// By level, not by name: a name of a processor stands for that maker's alone. GCC before 12 knows
-// no levels.
+// Levels are used instead of processor names, because a name covers one vendor only. GCC before
+// version 12 does not support levels.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define POPTORCH_EMU_FOR_EACH_CPU \

@@ -5,7 +5,7 @@
 
 namespace poptorch_emu {
 
-// A number that names one entry of one table of a program; ids of different tables do not mix.
+// An index into one table of a program; the ids of different tables are different types.
 template <typename Tag>
 struct Id {
   int64_t value = -1;

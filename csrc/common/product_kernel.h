@@ -4,18 +4,18 @@
 
 namespace poptorch_emu {
 
-// What makes a product of matrices. `poptorch_emu/engine/product_kernels.py` chooses it for an
-// instruction, by the sizes and the processor; here it is only checked that it can run.
+// Implementation of a matrix product. `poptorch_emu/engine/product_kernels.py` chooses one for an
+// instruction, by the sizes and the processor; the engine only checks that it can run.
 enum class ProductKernel : int64_t {
-  kLibrary,  // PyTorch's own product, which calls MKL where there is one
+  kLibrary,  // PyTorch's own product, which calls MKL if available
   kSmall,    // `numerics/gemm/small_product.h`
   kPanels,   // `numerics/gemm/panel_product.h`
 };
 
 const char* name_of(ProductKernel kernel);
 
-// Returns what an argument of an operator stands for. Throws `ValueError` for any other number, and
-// for a kernel that this processor cannot run.
+// Returns the kernel for an operator's argument. Throws `ValueError` for an unknown number, and for
+// a kernel that this processor cannot run.
 ProductKernel product_kernel(int64_t number);
 
 }  // namespace poptorch_emu

@@ -8,28 +8,29 @@
 
 namespace poptorch_emu {
 
-// Loops of which a worker offers parts to idle workers. Which worker runs which part is left to
-// chance, so the parts must not depend on each other.
+// Loops whose parts a worker offers to idle workers. Any worker may run any part, so that parts
+// must not depend on each other.
 //
-// One loop at a time is offered; others, and those within a part, are run by their worker alone.
+// Only one loop is offered at a time. A worker runs all other loops alone, and also loops within a
+// part.
 class SharedLoops {
  public:
-  // `wake` is called for a loop that is long enough, and has sleeping workers look.
+  // `wake` is called for a loop that is long enough; it makes sleeping workers look for work.
   explicit SharedLoops(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   using Part = c10::function_ref<void(int64_t begin, int64_t end)>;
 
-  // Runs `part` for parts of [0, count) of `per_part` numbers, of which the last may have fewer.
-  // Returns when all have ended; throws what the first one threw that did.
+  // Runs `part` for parts of [0, count) with `per_part` numbers each; the last one may be smaller.
+  // Returns when all have ended, and throws the exception of the first part that threw.
   void run(int64_t count, int64_t per_part, Part part);
 
-  // By a worker that has nothing to do: runs parts of what is offered; whether it ran any.
+  // Runs parts of the offered loop on an idle worker; returns whether it ran any.
   bool help();
 
-  // The loops of the workers to which the current thread belongs; null for other threads.
+  // Returns the loops of the workers to which the current thread belongs; null for other threads.
   static SharedLoops* of_thread();
 
-  // Has the current thread be one of the workers.
+  // Registers the current thread as one of the workers.
   class Member {
    public:
     explicit Member(SharedLoops& loops);
@@ -43,7 +44,7 @@ class SharedLoops {
 
   const std::function<void()> wake_;
   std::atomic<Loop*> offered_ = nullptr;
-  // How many may be at work on what is offered: the loop stays until they have left.
+  // Number of workers that may be running the offered loop, which stays until they have left.
   std::atomic<int64_t> num_helpers_ = 0;
 };
 

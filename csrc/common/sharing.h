@@ -8,9 +8,9 @@
 
 namespace poptorch_emu {
 
-// Gives the current thread a number of threads for one operation, and back what it had. A forked
-// child has one: the threads of GNU's OpenMP stay with the parent, and the child would wait for
-// them.
+// Sets the number of threads of one operation for the current thread, and restores it afterwards. A
+// forked child uses one thread, because the threads of GNU's OpenMP stay in the parent process and
+// the child would wait for them.
 class IntraOpThreads {
  public:
   explicit IntraOpThreads(int64_t asked);
@@ -21,9 +21,9 @@ class IntraOpThreads {
   int before_;
 };
 
-// Says whether our own operators, called by the current thread, share their work among the threads
-// of an operation or with other workers, and afterwards what was said before. Within a scope that
-// forbids it, none allows it. No bits depend on it, unlike on the number of threads of PyTorch's
+// Says whether our own operators on the current thread share their work among the threads of an
+// operation or with other workers; restores the earlier setting. Within a scope that forbids
+// sharing, no inner scope allows it. Sharing changes no bit, unlike the thread count of PyTorch's
 // kernels.
 class Sharing {
  public:
@@ -36,10 +36,10 @@ class Sharing {
 };
 
 bool shares_work();
-void set_shares_work(bool is_allowed);  // of the current thread, for tests
+void set_shares_work(bool is_allowed);  // for the current thread, in tests
 
-// Has PyTorch's kernels run on the current thread alone, if asked. Unlike `at::set_num_threads`, it
-// concerns no other thread.
+// Runs PyTorch's kernels on the current thread alone, if asked. Unlike `at::set_num_threads`, it
+// affects no other thread.
 class OneThread {
  public:
   explicit OneThread(bool is_asked);
@@ -52,9 +52,9 @@ class OneThread {
   int mkl_before_ = 0;
 };
 
-// Calls `run(begin, end)` for parts of [0, count), of `at_least` numbers where there are several:
-// on several threads if work is shared, or with other workers that have nothing to do. PyTorch's
-// kernels that it calls have one thread, whatever the number of parts.
+// Calls `run(begin, end)` for parts of [0, count), each with at least `at_least` numbers, on
+// several threads if work is shared, or with other idle workers. PyTorch's kernels in `run` use one
+// thread, whatever the number of parts.
 template <class Run>
 void share_out(int64_t count, int64_t at_least, const Run& run) {
   const auto run_part = [&](int64_t begin, int64_t end) {

@@ -4,15 +4,15 @@
 
 namespace poptorch_emu {
 
-// Lets another thread of the same core run, or saves power, in a loop that waits.
+// Lets another thread of the same core run, or saves power, in a waiting loop.
 inline void pause_shortly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
 
-// A mutex that is held for less than a microsecond: a thread that finds it taken looks again for a
-// while before it sleeps, since waking takes some 10 us of both threads.
+// A mutex that is held for less than a microsecond. A thread that finds it locked retries for a
+// while before it sleeps, because waking costs both threads about 10 us.
 class SpinningMutex {
  public:
   void lock() {
@@ -26,7 +26,7 @@ class SpinningMutex {
   void unlock() { mutex_.unlock(); }
 
  private:
-  static constexpr int kLooks = 100;  // some 5 us
+  static constexpr int kLooks = 100;  // about 5 us
 
   std::mutex mutex_;
 };

@@ -26,8 +26,8 @@ void Meeting::come(int64_t num_members) {
   }
 }
 
-// A member waits for the others, so all of them have to be there: how many threads OpenMP gives is
-// asked when they run.
+// Members wait for each other, so that all of them must run. The parallel region therefore asks
+// OpenMP for the actual number of threads.
 bool run_teams([[maybe_unused]] int64_t num_pieces, [[maybe_unused]] int64_t most_members,
                [[maybe_unused]] const std::function<void(int64_t, const Member&)>& run) {
 #ifdef _OPENMP

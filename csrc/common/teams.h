@@ -8,8 +8,8 @@
 
 namespace poptorch_emu {
 
-// Where the members of a team meet: none goes on before all have come. A member that waits
-// spins, since there are microseconds between two meetings.
+// Barrier for the members of a team: none continues before all have arrived. A waiting member
+// spins, because barriers are only microseconds apart.
 class Meeting {
  public:
   void come(int64_t num_members);
@@ -19,13 +19,13 @@ class Meeting {
   std::atomic<int64_t> num_before_ = 0;  // meetings
 };
 
-// One of the threads that share a piece of work, or the only one.
+// One of the threads that share a piece of work; by default the only one.
 struct Member {
   int64_t index = 0;
   int64_t num_members = 1;
   Meeting* meeting = nullptr;
 
-  // Where its part of [0, count) begins and ends.
+  // Begin and end of this member's part of [0, count).
   int64_t begin_of(int64_t count) const { return count * index / num_members; }
   int64_t end_of(int64_t count) const { return count * (index + 1) / num_members; }
   void meet() const {
@@ -33,13 +33,13 @@ struct Member {
   }
 };
 
-// Calls `run(piece, member)` for all members of a team at once, and for the teams of all pieces, if
-// threads share work and there are at least two for each piece. False, and nothing is called, where
-// that is not so. `run` must not throw, nor call PyTorch's kernels.
+// Calls `run(piece, member)` in parallel for all members of one team for each piece. Returns false
+// without a call unless threads share work and each piece can have at least two of them. `run` must
+// not throw or call PyTorch's kernels.
 bool run_teams(int64_t num_pieces, int64_t most_members,
                const std::function<void(int64_t piece, const Member& member)>& run);
 
-// The same, by `share_out` where there are fewer threads.
+// Calls `run_teams`; if there are too few threads, each piece runs on one thread by `share_out`.
 template <class Run>
 void share_out_to_teams(int64_t num_pieces, int64_t most_members, const Run& run) {
   if (run_teams(num_pieces, most_members, run)) return;

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// For inner loops that are compiled for processors with AVX-512 or AVX2 whatever the others are
-// compiled for. A caller of a function with one of the two attributes asks `vectors::width` before.
+// Attributes for inner loops that are compiled for AVX-512 or AVX2, whatever the flags of the file.
+// A caller of a function with such an attribute must check `vectors::width` first.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #include <immintrin.h>
 #define POPTORCH_EMU_COMPILES_VECTORS 1
@@ -17,18 +17,17 @@
 #define POPTORCH_EMU_IS_AMD false
 #endif
 
-// What is inlined is compiled for the processors of its caller.
+// An inlined function is compiled for the processors of its caller.
 #define POPTORCH_EMU_INLINE inline __attribute__((always_inline))
 
 namespace poptorch_emu::vectors {
 
-// Bits of a vector that kernels of ours have been compiled for: 512 with AVX-512, 256 with AVX2, or
-// 0. The processor has it, and PyTorch uses it: what has its kernels take narrower vectors
-// (`ATEN_CPU_CAPABILITY` in the environment) has ours take them, too.
+// Vector width in bits that our kernels may use: 512 (AVX-512), 256 (AVX2) or 0. It exceeds neither
+// the processor's width nor that of PyTorch's kernels, which `ATEN_CPU_CAPABILITY` can reduce.
 int64_t width();
 
-// As many numbers as a register has, anywhere in memory. (As an argument of a template such a type
-// loses its attributes.)
+// Vectors that fill one register and may lie at any address. A vector type loses its attributes as
+// a template argument, so that each is wrapped in a structure.
 struct Avx512 {
   using Vector = float __attribute__((vector_size(64), aligned(4), may_alias));
 };
@@ -39,8 +38,8 @@ struct Avx2 {
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 
-// Calls `run`, which is to be inlined, in code that is compiled for vectors of such a width. What
-// is inlined is optimised as this is, however the file that it comes from is.
+// Calls `run`, inlined, in code that is compiled for vectors of one width. Inlined code is
+// optimised with the options of this function, not of its own file.
 template <class Run>
 POPTORCH_EMU_AVX512 void run_for(Avx512, const Run& run) {
   run();
@@ -52,7 +51,7 @@ POPTORCH_EMU_AVX2 void run_for(Avx2, const Run& run) {
 
 #pragma GCC pop_options
 
-// How a kernel that is compiled for either has its numbers.
+// Access to numbers as vectors, for kernels that are compiled for both widths.
 template <class Width>
 struct Registers {
   using Vector = typename Width::Vector;

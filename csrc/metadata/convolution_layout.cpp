@@ -9,11 +9,10 @@
 namespace poptorch_emu::metadata {
 namespace {
 
-constexpr int64_t kOneDim =
-    3;  // Dimensions of a batch of rows, whose convolution is one of images.
+constexpr int64_t kOneDim = 3;  // dimensions of a batch of rows
 constexpr int64_t kHeight = 2;
 
-// A tensor of the CPU that has no memory, of which nobody reads an element.
+// Returns a CPU tensor without memory; nothing reads its elements.
 Tensor on_cpu(IntArrayRef sizes, IntArrayRef strides, ScalarType dtype) {
   const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16;
   const auto options = at::TensorOptions(at::kCPU).dtype(is_half ? at::kFloat : dtype);
@@ -22,14 +21,14 @@ Tensor on_cpu(IntArrayRef sizes, IntArrayRef strides, ScalarType dtype) {
 
 Tensor on_cpu(const Tensor& x) { return on_cpu(x.sizes(), x.strides(), x.scalar_type()); }
 
-// The sizes, strides or settings of rows, as those of images of height 1.
+// Inserts a value for the height, so that sizes, strides or settings of rows apply to images.
 std::vector<int64_t> with_height(IntArrayRef values, size_t place, int64_t height) {
   std::vector<int64_t> result = values.vec();
   result.insert(result.begin() + static_cast<std::ptrdiff_t>(place), height);
   return result;
 }
 
-// Rows as images, as PyTorch's convolution sees them.
+// Returns rows as images of height 1, as PyTorch's convolution does.
 Tensor as_images(const Tensor& x, IntArrayRef strides) {
   const auto sizes = with_height(x.sizes(), kHeight, 1);
   return on_cpu(sizes, with_height(strides, kHeight, x.size(kHeight) * strides[kHeight]),
@@ -46,7 +45,7 @@ ConvolutionLayout::ConvolutionLayout(const Tensor& input, const Tensor& weight,
                                      bool is_transposed, IntArrayRef output_padding, int64_t groups)
     : dtype_(input.scalar_type()) {
   const bool is_of_rows = input.dim() == kOneDim;
-  // Rows are made contiguous first.
+  // PyTorch makes rows contiguous first.
   const Tensor images =
       is_of_rows ? as_images(input, at::meta::empty(input.sizes(), on_meta(dtype_)).strides())
                  : on_cpu(input);

@@ -1,22 +1,22 @@
-// How the results of a convolution lie in memory.
+// Memory layout of the results of a convolution.
 #pragma once
 
 #include "metadata/rules.h"
 
 namespace poptorch_emu::metadata {
 
-// PyTorch's kernels for the CPU return images channels last or contiguous, by the types, sizes and
-// strides that they are given. PyTorch itself is asked, as if the tensors were the CPU's; 16-bit
-// numbers count as float32, since only some processors have kernels for them.
+// PyTorch's CPU kernels return images channels last or contiguous, depending on the types, sizes
+// and strides of their arguments. This class asks PyTorch itself, with tensors of the CPU. It
+// treats 16-bit numbers as float32, because only some processors have kernels for them.
 class ConvolutionLayout {
  public:
-  // Takes what the operator takes; of a gradient there are sizes of the bias instead of the bias.
+  // Accepts the operator's arguments; for a gradient, the sizes of the bias replace the bias.
   ConvolutionLayout(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                     at::OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding,
                     IntArrayRef dilation, bool is_transposed, IntArrayRef output_padding,
                     int64_t groups);
 
-  // Returns a result of these sizes: the images, the gradient of the input or that of the weight.
+  // Returns a result with these sizes: the images, or the gradient of the input or the weight.
   Tensor empty(IntArrayRef sizes) const;
 
  private:

@@ -1,5 +1,4 @@
-// Rules of our own for the metadata of tensors that are made from nothing, or copied, like those in
-// `rules.cpp`.
+// Our rules for the metadata of new tensors and copies; see also `rules.cpp`.
 
 #include "metadata/rules.h"
 
@@ -10,7 +9,7 @@
 namespace poptorch_emu::metadata {
 namespace {
 
-// What is made is on the IPU, or the rule is not asked.
+// Rejects other layouts and pinned memory. A rule is only called for results on the IPU.
 void check_strided(OptionalLayout layout, OptionalBool is_pinned) {
   only_if(layout.value_or(at::kStrided) == at::kStrided && !is_pinned.value_or(false));
 }
@@ -39,7 +38,7 @@ Tensor new_empty_strided(const Tensor& self, IntArrayRef sizes, IntArrayRef stri
                        is_pinned);
 }
 
-// `torch.zeros` and `torch.ones`.
+// Rule for `torch.zeros` and `torch.ones`.
 Tensor filled(IntArrayRef sizes, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
               OptionalBool is_pinned) {
   return empty(sizes, dtype, layout, device, is_pinned, std::nullopt);
@@ -52,7 +51,7 @@ Tensor full(IntArrayRef sizes, const Scalar& value, OptionalType dtype, Optional
   return filled(sizes, dtype, layout, device, is_pinned);
 }
 
-// `torch.rand` and `torch.randn`.
+// Rule for `torch.rand` and `torch.randn`.
 Tensor random(IntArrayRef sizes, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
               OptionalBool is_pinned) {
   only_if(at::isFloatingType(or_default(dtype)));
@@ -75,7 +74,7 @@ Tensor eye(int64_t n, OptionalType dtype, OptionalLayout layout, OptionalDevice 
   return eye_of_two(n, n, dtype, layout, device, is_pinned);
 }
 
-// PyTorch makes int64 of integers. It finds the size of others in double precision, as here.
+// PyTorch returns int64 for integers. For other numbers it computes the size in double precision.
 Tensor arange_step(const Scalar& start, const Scalar& end, const Scalar& step, OptionalType dtype,
                    OptionalLayout layout, OptionalDevice device, OptionalBool is_pinned) {
   bool is_integral = true;
@@ -84,7 +83,7 @@ Tensor arange_step(const Scalar& start, const Scalar& end, const Scalar& step, O
     is_integral = is_integral && number->isIntegral(false);
   }
   const ScalarType type = dtype.value_or(is_integral ? at::kLong : or_default(dtype));
-  // With the type of one kind and numbers of the other, they are rounded before.
+  // If the type is integral but the numbers are not, PyTorch rounds the numbers first.
   only_if(is_integral || at::isFloatingType(type));
   const double distance = end.toDouble() - start.toDouble();
   only_if(step.toDouble() != 0 && std::isfinite(distance));
@@ -110,7 +109,7 @@ Tensor scalar_tensor(const Scalar& value, OptionalType dtype, OptionalLayout lay
   return filled({}, dtype, layout, device, is_pinned);
 }
 
-// `torch.zeros_like`, `torch.ones_like` and `torch.empty_like`.
+// Rule for `torch.zeros_like`, `torch.ones_like` and `torch.empty_like`.
 Tensor made_like(const Tensor& self, OptionalType dtype, OptionalLayout layout, OptionalDevice,
                  OptionalBool is_pinned, OptionalFormat format) {
   check_strided(layout, is_pinned);
@@ -132,7 +131,7 @@ Tensor new_full(const Tensor& self, IntArrayRef sizes, const Scalar&, OptionalTy
   return new_filled(self, sizes, dtype, layout, device, is_pinned);
 }
 
-// `torch.rand_like` and `torch.randn_like`.
+// Rule for `torch.rand_like` and `torch.randn_like`.
 Tensor random_like(const Tensor& self, OptionalType dtype, OptionalLayout layout,
                    OptionalDevice device, OptionalBool is_pinned, OptionalFormat format) {
   only_if(at::isFloatingType(dtype.value_or(self.scalar_type())));

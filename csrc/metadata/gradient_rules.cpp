@@ -1,4 +1,4 @@
-// Rules of our own for the metadata of gradients, like those in `rules.cpp`.
+// Our rules for the metadata of gradients; see also `rules.cpp`.
 
 #include "metadata/rules.h"
 
@@ -17,7 +17,7 @@ namespace {
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 using Mask = std::array<bool, 3>;
 
-// The gradient of something with this metadata, if it is asked for.
+// Returns a gradient with this metadata, or an undefined tensor if it is not requested.
 Tensor gradient_if(bool is_wanted, IntArrayRef sizes, ScalarType dtype) {
   return is_wanted ? dense(sizes, dtype) : Tensor();
 }
@@ -83,7 +83,7 @@ Three native_batch_norm_backward(const Tensor& gradient, const Tensor& input,
           gradient_if(mask[2], channels, input.scalar_type())};
 }
 
-// Of a weight that is a direction, and a length for each row of it.
+// Rule for a weight that consists of a direction, and a length for each row.
 std::tuple<Tensor, Tensor> weight_norm(const Tensor& direction, const Tensor& lengths, int64_t) {
   only_if(is_plain(direction) && is_plain(lengths));
   only_if(direction.scalar_type() == lengths.scalar_type());

@@ -1,5 +1,5 @@
-// Rules of our own for the metadata of what is written to places of a tensor, repeated, or put in
-// another order, like those in `rules.cpp`.
+// Our rules for the metadata of writes to parts of a tensor, of repetition and of reordering; see
+// also `rules.cpp`.
 
 #include "metadata/rules.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 using Indices = c10::List<std::optional<Tensor>>;
 
-// As `torch.empty_like`, for tensors whose elements lie one behind the other.
+// Returns a tensor like `torch.empty_like`, for contiguous tensors only.
 Tensor as_plain(const Tensor& self) {
   only_if(self.is_contiguous());
   return dense(self.sizes(), self.scalar_type());
@@ -36,7 +36,7 @@ Tensor& masked_fill_with(Tensor& self, const Tensor& mask, const Scalar& value) 
   return fill_with(self, value);
 }
 
-// The values of another, and a type of its own.
+// The result has the values of `source` and the type of `self`.
 Tensor copy(const Tensor& self, const Tensor& source, bool) {
   only_if(at::is_expandable_to(source.sizes(), self.sizes()) && !overlaps(self));
   return strided(self.sizes(), self.strides(), self.scalar_type());
@@ -66,7 +66,7 @@ Tensor diagonal_backward(const Tensor& gradient, IntArrayRef sizes, int64_t offs
 
 // -------------------------------------------------------------------------------- parts by indices
 
-// Rows by their numbers. How many rows a mask chooses depends on its values.
+// Rule for indexing by integers. A mask is rejected, because its result size depends on values.
 Tensor chosen(const Tensor& self, const Indices& indices) {
   for (const OptionalTensor& each : indices) {
     only_if(!is_given(each) || at::isIntegralType(each->scalar_type(), /*includeBool=*/false));
@@ -76,7 +76,7 @@ Tensor chosen(const Tensor& self, const Indices& indices) {
 
 Tensor with_put(const Tensor& self, const Indices& indices, const Tensor& values, bool) {
   only_if(self.scalar_type() == values.scalar_type());
-  // One value fits any number of places.
+  // A mask accepts a single value only, because one value fits any number of elements.
   const bool is_masked = indices.size() == 1 && indices.get(0).has_value() &&
                          indices.get(0)->scalar_type() == at::kBool;
   if (is_masked) {

@@ -1,5 +1,5 @@
-// Rules of our own for the metadata of losses, and of the gradients of losses and activations, like
-// those in `rules.cpp`.
+// Our rules for the metadata of losses, and of the gradients of losses and activations; see also
+// `rules.cpp`.
 
 #include "metadata/rules.h"
 
@@ -17,7 +17,7 @@ bool are_alike(const Tensor& x, const Tensor& y) {
 
 // ----------------------------------------------------------------------------------------- losses
 
-// One for each element, or one of all.
+// Returns one number for each element, or a single number after a reduction.
 Tensor loss(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
             int64_t reduction) {
   only_if(is_plain(self) && target.is_contiguous() && are_alike(self, target));
@@ -50,7 +50,7 @@ Tensor mse_loss_backward(const Tensor& gradient, const Tensor& self, const Tenso
   return loss_backward(gradient, self, target, std::nullopt, reduction);
 }
 
-// Of smooth L1 and Huber losses.
+// Rule for the gradients of smooth L1 and Huber losses.
 Tensor bent_loss_backward(const Tensor& gradient, const Tensor& self, const Tensor& target,
                           int64_t reduction, double) {
   return loss_backward(gradient, self, target, std::nullopt, reduction);
@@ -58,7 +58,7 @@ Tensor bent_loss_backward(const Tensor& gradient, const Tensor& self, const Tens
 
 // ------------------------------------------------------------------------------------ activations
 
-// The second result is there for the gradient.
+// The gradient reads the second result.
 std::tuple<Tensor, Tensor> log_sigmoid(const Tensor& self) {
   only_if(is_plain(self));
   return {dense(self.sizes(), self.scalar_type()), dense(self.sizes(), self.scalar_type())};
@@ -78,7 +78,7 @@ Tensor hardtanh_backward(const Tensor& gradient, const Tensor& self, const Scala
   return activation_backward(gradient, self);
 }
 
-// Half of the channels came out.
+// GLU returns half as many channels as it reads.
 Tensor glu_backward(const Tensor& gradient, const Tensor& self, int64_t dim) {
   only_if(is_plain(self) && gradient.scalar_type() == self.scalar_type());
   only_if(gradient.sizes() == at::meta::glu(self, dim).sizes());

@@ -1,5 +1,4 @@
-// Rules of our own for the metadata of sums, products and other reductions, like those in
-// `rules.cpp`.
+// Our rules for the metadata of sums, products and other reductions; see also `rules.cpp`.
 
 #include "metadata/rules.h"
 
@@ -15,7 +14,7 @@ using OptionalScalar = std::optional<Scalar>;
 
 // --------------------------------------------------------------------------------- whole tensors
 
-// `torch.sum` and `torch.prod`.
+// Rule for `torch.sum` and `torch.prod`.
 Tensor sum(const Tensor& self, OptionalType dtype) {
   const bool is_integer = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
   return dense({}, dtype.value_or(is_integer ? at::kLong : self.scalar_type()));
@@ -27,7 +26,7 @@ Tensor mean(const Tensor& self, OptionalType dtype) {
   return dense({}, type);
 }
 
-// The largest, the smallest and the middle element.
+// Rule for the maximum, the minimum and the median.
 Tensor one_of(const Tensor& self) {
   only_if(self.numel() > 0);
   return dense({}, self.scalar_type());
@@ -35,7 +34,7 @@ Tensor one_of(const Tensor& self) {
 
 // ------------------------------------------------------------------------------ along dimensions
 
-// Their metadata is that of a mean.
+// Rule for standard deviation and variance, whose metadata is that of a mean.
 Tensor deviation(const Tensor& self, at::OptionalIntArrayRef dim, const OptionalScalar&,
                  bool keeps_dim) {
   only_if(self.is_floating_point());

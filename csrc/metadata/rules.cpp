@@ -1,11 +1,11 @@
-// Rules of our own for the metadata of results, for operations that have none in PyTorch's C++.
+// Our rules for the metadata of results, for operations without rules in PyTorch's C++.
 //
-// Those of gradients, losses, reductions, of tensors that are made from nothing or copied, and of
-// what is written to places of a tensor have files beside this one.
+// Other files in this folder hold the rules for gradients, losses, reductions, factories and
+// copies, and for writes to parts of a tensor.
 //
-// They belong to the library of `structured_rules.cpp`, and are as narrow as what models do: other
-// arguments, and wrong ones, are refused with `NotImplementedError`, and PyTorch's rules decide or
-// complain. Tensors are meta tensors, or numbers that were wrapped.
+// The rules belong to the library of `structured_rules.cpp` and cover only the cases that models
+// use. For other or wrong arguments a rule throws `NotImplementedError`, and PyTorch's rules return
+// a result or an error. Tensors are meta tensors, or wrapped numbers.
 
 #include "metadata/rules.h"
 
@@ -59,14 +59,14 @@ Tensor celu(const Tensor& self, const Scalar& alpha) {
   return at::meta::elu(self, alpha, 1, 1);
 }
 
-// Whether something holds for each element.
+// Rule for operations that return a bool for each element.
 Tensor truth(const Tensor& self) { return at::meta::eq(self, 0); }
 
 Tensor truth_of_two(const Tensor& self, const Tensor& other) { return at::meta::eq(self, other); }
 
 Tensor& truth_of_two_(Tensor& self, const Tensor& other) { return at::meta::eq_(self, other); }
 
-// A number beside a tensor is a tensor of no dimensions that takes no part in type promotion.
+// A number in place of a tensor is a 0-d tensor that does not take part in type promotion.
 template <Tensor (*function)(const Tensor&, const Tensor&)>
 Tensor with_number(const Tensor& self, const Scalar& other) {
   return function(self, at::native::wrapped_scalar_tensor(other));
@@ -82,7 +82,8 @@ Tensor quotient(const Tensor& self, const Tensor& other) {
   return at::meta::div(self, other, "floor");
 }
 
-// In place a number changes nothing about a tensor of its own kind.
+// An in-place operation with a number keeps the metadata, unless the number's type would promote
+// it.
 Tensor& keep_metadata(Tensor& self, const Scalar& other) {
   only_if(at::canCast(at::result_type(self, other), self.scalar_type()));
   return self;
@@ -315,7 +316,7 @@ void list_own_rules(Rules& rules) {
   METADATA_RULE(hardswish, hardswish);
   METADATA_RULE(add_Scalar, with_scaled_number<at::meta::add>);
   METADATA_RULE(sub_Scalar, with_scaled_number<at::meta::sub>);
-  // The difference the other way round has the same metadata.
+  // A reversed subtraction has the same metadata.
   METADATA_RULE(rsub_Scalar, with_scaled_number<at::meta::sub>);
   METADATA_RULE(mul_Scalar, with_number<at::meta::mul>);
   METADATA_RULE(div_Scalar, with_number<at::meta::div>);

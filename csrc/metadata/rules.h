@@ -1,4 +1,4 @@
-// What the rules for the metadata of results have in common.
+// Common declarations of the rules for the metadata of results.
 #pragma once
 
 #include <ATen/ExpandUtils.h>
@@ -14,15 +14,16 @@
 
 namespace poptorch_emu::metadata {
 
-// By the name of an operation: what adds the rule for one of its overloads to a library.
+// Functions that add the rule for one overload to a library, by the name of the operation.
 using Rules = std::multimap<std::string, void (*)(torch::Library&)>;
 const Rules& all_rules();
 
-// Adds the rules for an operation (`relu`) to the library `poptorch_emu_metadata`, if there are any
-// and they are not there. One at a time, since all 230 take 2 MiB of a process.
+// Adds the rules for an operation (for example `relu`) to the library `poptorch_emu_metadata`,
+// unless they are there or do not exist. Operations are added one at a time, because all 230 need 2
+// MiB of memory.
 void define_rules(const std::string& name);
 
-// Parts of the list.
+// Functions that each add one group of rules to the list.
 void list_gradient_rules(Rules& rules);
 void list_loss_rules(Rules& rules);
 void list_indexing_rules(Rules& rules);
@@ -30,7 +31,7 @@ void list_reduction_rules(Rules& rules);
 void list_factory_rules(Rules& rules);
 void list_structured_rules(Rules& rules);
 
-// Lists a function as the rule for one overload, named as in `at::_ops`.
+// Lists a function as the rule for one overload, with the overload's name in `at::_ops`.
 #define METADATA_RULE(overload, function)                            \
   rules.emplace(at::_ops::overload::name, [](torch::Library& made) { \
     made.def(at::_ops::overload::schema_str, TORCH_FN(function));    \
@@ -48,7 +49,7 @@ using OptionalLayout = std::optional<at::Layout>;
 using OptionalDevice = std::optional<at::Device>;
 using OptionalBool = std::optional<bool>;
 
-// Leaves all other cases to PyTorch.
+// Throws `NotImplementedError` for cases that a rule does not cover, which PyTorch then handles.
 inline void only_if(bool is_known) {
   TORCH_CHECK_NOT_IMPLEMENTED(is_known, "there is no rule for these arguments");
 }
@@ -65,7 +66,7 @@ inline Tensor strided(IntArrayRef sizes, IntArrayRef strides, ScalarType dtype) 
   return at::meta::empty_strided(sizes, strides, on_meta(dtype));
 }
 
-// Has the order of dimensions of `tensor`, as `torch.empty_like` has.
+// Returns a tensor with the dimension order of `tensor`, as `torch.empty_like` does.
 inline Tensor like(const Tensor& tensor, ScalarType dtype, OptionalFormat format = std::nullopt) {
   if (format.value_or(MemoryFormat::Preserve) != MemoryFormat::Preserve) {
     return at::meta::empty(tensor.sizes(), on_meta(dtype), format);
@@ -78,18 +79,18 @@ inline Tensor like(const Tensor& tensor, ScalarType dtype, OptionalFormat format
 
 inline bool is_given(const OptionalTensor& tensor) { return tensor && tensor->defined(); }
 
-// Sums of float16 and bfloat16 are kept as float32.
+// Sums of float16 and bfloat16 numbers are computed in float32.
 inline ScalarType type_of_sums(const Tensor& tensor) {
   return at::toOpMathType(tensor.scalar_type());
 }
 
-// Whether places of the tensor share memory, as those of an expanded one do; PyTorch does not write
-// to it.
+// Returns whether elements of the tensor share memory, as in an expanded tensor; PyTorch does not
+// write to such a tensor.
 inline bool overlaps(const Tensor& tensor) {
   return at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
 }
 
-// A floating-point tensor with elements, in the plain order of dimensions.
+// Returns whether the tensor is a contiguous, non-empty floating-point tensor.
 inline bool is_plain(const Tensor& tensor) {
   return tensor.is_floating_point() && tensor.is_contiguous() && tensor.numel() > 0;
 }

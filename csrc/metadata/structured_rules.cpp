@@ -1,11 +1,11 @@
-// PyTorch's own rules in C++ for the metadata of results, where its dispatcher asks ones in Python.
+// PyTorch's own C++ rules for the metadata of results, where its dispatcher would use Python rules.
 //
-// A structured operation says in C++ what shape, strides and type its results have. For meta
-// tensors PyTorch registers rules in Python over many of them, which also follow symbolic sizes: a
-// process that asks one loads SymPy and PyTorch's compiler, 75 MiB and a second. A trace has no
-// symbolic sizes. Here the rules in C++ are operations of a library of their own, named as those
-// that they speak of; `trace/metadata_rules.py` calls them. `rules.cpp` has rules for operations
-// that are not structured.
+// A structured operation computes shape, strides and type of its results in C++. For meta tensors
+// PyTorch registers Python rules over many of them, because these also support symbolic sizes. A
+// process that uses one loads SymPy and PyTorch's compiler, which takes 75 MiB and a second. A
+// trace has no symbolic sizes. This file makes the C++ rules available as operations of a separate
+// library, under the names of the original operations, and `trace/metadata_rules.py` calls them.
+// `rules.cpp` has rules for operations that are not structured.
 
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
@@ -16,20 +16,20 @@
 namespace poptorch_emu::metadata {
 namespace {
 
-// One overload, named as in `at::_ops`, and the function that has its rule.
+// Lists the rule of one overload, with its name in `at::_ops` and the function of the rule.
 #define RULE(overload, function) \
   METADATA_RULE(overload, (static_cast<at::_ops::overload::schema*>(&at::meta::function)))
 #define RULE_SYMINT(overload, function) RULE(overload, function##_symint)
 
-// An operation with one overload, and its variant in place.
+// Lists an operation with one overload, and its in-place variant.
 #define RULES(name) \
   RULE(name, name); \
   RULE(name##_, name##_)
-// One with a second tensor.
+// Lists an operation with a second tensor.
 #define TENSOR_RULES(name)   \
   RULE(name##_Tensor, name); \
   RULE(name##__Tensor, name##_)
-// One with a second tensor or a number.
+// Lists an operation with a second tensor or a number.
 #define COMPARISON(name)     \
   TENSOR_RULES(name);        \
   RULE(name##_Scalar, name); \

@@ -9,9 +9,9 @@
 
 namespace poptorch_emu {
 
-// Returns x (N, C, H, W) with the channels next to each other, itself where they are. Where a size
-// of 1 leaves open which layout it is, the strides say that it is this one: PyTorch's kernels
-// choose by them.
+// Returns x (N, C, H, W) in channels-last layout, or x itself if it has this layout. If sizes of 1
+// make the layout ambiguous, the strides are set to channels last, because PyTorch's kernels choose
+// by strides.
 inline at::Tensor channels_last(const at::Tensor& x) {
   TORCH_CHECK_VALUE(x.dim() == 4, "channels_last got a tensor of shape ", x.sizes(),
                     "; expected (batch, channels, height, width).");

@@ -1,5 +1,5 @@
-// A pass takes parts of a block through all operations between two square roots, so that what one
-// operation makes is in the first cache when the next one reads it.
+// A pass takes parts of a block through all operations between two square roots, so that each
+// result is still in the first-level cache when the next operation reads it.
 
 #include "numerics/elementwise_pass.h"
 
@@ -19,8 +19,8 @@
 namespace poptorch_emu {
 namespace {
 
-// The numbers of a part of a block: what all operations make of one fits into a core's first
-// cache. The rules of optimisers with square roots are longer.
+// Numbers in a part of a block: all results for one part fit into a core's first-level cache.
+// Optimisers' formulas with square roots have more results.
 constexpr int64_t kPart = 512;
 constexpr int64_t kPartWithRoots = 256;
 
@@ -39,7 +39,7 @@ enum class Operation : int64_t {
 
 namespace kernels {
 
-// The result may take the place of an operand; otherwise they lie apart.
+// The result may overwrite an operand; otherwise they must not overlap.
 using In = const float*;
 using Out = float*;
 
@@ -51,7 +51,7 @@ POPTORCH_EMU_FOR_EACH_CPU void neg(int64_t n, Out out, In a) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) out[i] = -a[i];
 }
-// PyTorch's own, which on many computers is that of a library and not rounded like the processor's.
+// Calls PyTorch's square root, which often comes from a library and rounds unlike the processor's.
 void sqrt(int64_t n, float* out, const float* a) {
   at::Tensor result = at::from_blob(out, {n}, at::kFloat);
   at::sqrt_out(result, at::from_blob(const_cast<float*>(a), {n}, at::kFloat));
@@ -134,7 +134,7 @@ int64_t num_operands(Operation operation) {
   return 0;
 }
 
-// Whether an operation gets all of a block at once.
+// Returns whether an operation processes a whole block at once.
 bool is_for_blocks(const int64_t* row) {
   return static_cast<Operation>(row[0]) == Operation::kSqrt && row[2] >= 0;
 }
@@ -146,7 +146,7 @@ int64_t part_of(at::IntArrayRef code) {
   return kPart;
 }
 
-// Each scalar as `size` equal numbers.
+// Returns each scalar repeated `size` times.
 std::vector<float> parts_of(at::ArrayRef<double> constants, at::TensorList scalars, int64_t size) {
   std::vector<float> parts;
   parts.reserve((constants.size() + scalars.size()) * size);
@@ -229,7 +229,7 @@ void ElementwisePass::find_homes(at::IntArrayRef results, at::IntArrayRef places
   }
 }
 
-// Where the operations end that a part goes through before the next part comes.
+// Returns the end of the operations that run on one part before the next part is processed.
 const int64_t* ElementwisePass::end_of_rows(const int64_t* row) const {
   if (is_for_blocks(row)) return row + ElementwiseCode::kRow;
   while (row != operations_.end() && !is_for_blocks(row)) row += ElementwiseCode::kRow;

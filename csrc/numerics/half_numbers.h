@@ -6,8 +6,8 @@
 
 namespace poptorch_emu {
 
-// Conversions of many float16 numbers, rounded to nearest. Memory does not overlap, but that a
-// rounded number may take the place of what it was.
+// Conversions of many float16 numbers, rounded to nearest. Arguments must not overlap, except that
+// a number may be rounded in place.
 
 void widen_halves(const c10::Half* from, int64_t count, float* to);
 void narrow_to_halves(const float* from, int64_t count, c10::Half* to);

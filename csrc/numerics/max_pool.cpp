@@ -1,5 +1,5 @@
-// PyTorch's kernel of this layout goes through the channels of each place one by one where they are
-// few, and always notes where the maxima are, also where that is not asked for.
+// Max pooling with channels last. PyTorch's kernel processes few channels one by one, and always
+// stores the positions of the maxima, even if they are not needed.
 
 #include "numerics/max_pool.h"
 
@@ -19,15 +19,15 @@ namespace poptorch_emu {
 namespace max_pool {
 namespace {
 
-// A row of windows. Places are numbered as they lie in the image.
+// A row of windows. Positions are numbered in the order of the image's memory.
 struct Windows {
-  int64_t first;  // place of the row
+  int64_t first;  // position of the row's start
   int64_t rows, row_step;
-  const MaxPool::Span* columns;  // of each window
-  int64_t count;                 // of windows
+  const MaxPool::Span* columns;  // columns of each window
+  int64_t count;                 // number of windows
   int64_t column_step;
 
-  // A window by itself.
+  // Returns a single window.
   Windows window(int64_t index) const {
     return {first, rows, row_step, columns + index, 1, column_step};
   }
@@ -35,7 +35,8 @@ struct Windows {
 
 namespace kernels {
 
-// Takes the first of equal numbers, and the last NaN. Notes where they are if asked to.
+// Computes maxima; among equal numbers the first one counts, among NaNs the last. Stores positions
+// unless `places` is null.
 POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Windows& windows, int64_t channels,
                                            const float* image, float* maxima, int64_t* places) {
   for (int64_t window = 0; window < windows.count; ++window) {
@@ -67,7 +68,7 @@ POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Windows& windows, int64_t chann
 
 constexpr int64_t kLanes = vectors::Registers<vectors::Avx512>::kLanes;
 
-// The first channels, up to as many as a register has.
+// Returns a mask of the first channels, up to one register.
 POPTORCH_EMU_INLINE __mmask16 first_channels(int64_t count) {
   return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << count) - 1);
 }
@@ -83,7 +84,7 @@ POPTORCH_EMU_AVX512 POPTORCH_EMU_INLINE void store_as_int64(int64_t* to, int64_t
   }
 }
 
-// The same. A window with a NaN is left to the other.
+// Same as `take_maxima`, but leaves windows with a NaN to it.
 template <bool kHasIndices>
 POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Windows& windows, int64_t channels,
                                               const float* image, float* maxima, int64_t* places) {
@@ -108,7 +109,7 @@ POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Windows& windows, int64_t ch
             indices = _mm512_mask_mov_epi32(indices, is_next, place);
             place = _mm512_add_epi32(place, column_step);
           }
-          largest = _mm512_mask_max_ps(largest, mask, next, largest);  // Of equal ones the second.
+          largest = _mm512_mask_max_ps(largest, mask, next, largest);  // The second, if equal.
           sum = _mm512_add_ps(sum, next);
           x += windows.column_step * channels;
         }
@@ -140,9 +141,9 @@ MaxPool::Axis::Axis(int64_t image_size, int64_t kernel, int64_t stride, int64_t 
     : image_size(image_size), kernel(kernel), dilation(dilation) {
   const int64_t size =
       at::native::pooling_output_shape(image_size, kernel, padding, stride, dilation, ceil_mode);
-  // What has no windows is refused by `MaxPool`.
+  // `MaxPool` rejects dimensions without windows.
   for (int64_t window = 0; window < size && dilation > 0; ++window) {
-    // The first place that is not before the image. The next one after the last would be at `end`.
+    // First position of the window, which is moved into the image below, and the end of the window.
     int64_t first = window * stride - padding;
     const int64_t end = std::min(first + kernel * dilation, image_size);
     if (first < 0) first += (dilation - 1 - first) / dilation * dilation;

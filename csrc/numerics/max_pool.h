@@ -7,28 +7,27 @@
 
 namespace poptorch_emu {
 
-// Max pooling of images whose places have all their channels next to each other: PyTorch's numbers
-// and indices, to the bit.
+// Max pooling of channels-last images, with exactly the numbers and indices of PyTorch.
 class MaxPool {
  public:
-  // The arguments of `aten::max_pool2d_with_indices`; of `images` (N, C, H, W) only the sizes
-  // matter.
+  // Accepts the arguments of `aten::max_pool2d_with_indices`; only the sizes of `images` (N, C, H,
+  // W) are used.
   MaxPool(const at::Tensor& images, at::IntArrayRef kernel, at::IntArrayRef stride,
           at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
 
-  // Of the result.
+  // Height and width of the result.
   int64_t height() const { return rows_.size(); }
   int64_t width() const { return columns_.size(); }
 
-  // How many numbers are read for each channel of an image.
+  // Returns how many numbers are read for each channel of an image.
   int64_t num_reads() const { return height() * width() * rows_.kernel * columns_.kernel; }
 
-  // Takes the maxima of one row of windows over an image (H, W, channels) to `maxima`
-  // (width, channels). Notes where they are, unless `indices` is null.
+  // Writes the maxima of one row of windows over an image (H, W, channels) to `maxima` (width,
+  // channels), and their positions to `indices` unless it is null.
   void take_row(const float* image, int64_t channels, int64_t row, float* maxima,
                 int64_t* indices) const;
 
-  // Which places of a dimension a window covers: `count` of them, `dilation` apart.
+  // Positions in one dimension that a window covers: `count` of them, `dilation` apart.
   struct Span {
     int64_t first, count;
   };
@@ -41,7 +40,7 @@ class MaxPool {
     int64_t size() const { return static_cast<int64_t>(spans.size()); }
 
     int64_t image_size, kernel, dilation;
-    std::vector<Span> spans;  // by window
+    std::vector<Span> spans;  // one for each window
   };
   Axis rows_, columns_;
 };

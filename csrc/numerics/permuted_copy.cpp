@@ -1,8 +1,8 @@
-// Copies of tensors whose dimensions lie in another order.
+// Copies of tensors with permuted dimensions.
 //
-// Where neighbours in the result are far apart in the source, PyTorch's copies read or write a
-// whole line of the cache for each element, save for transposed matrices. Here a copy goes by
-// tiles: both the source and the result are touched by lines.
+// If neighbours in the result are far apart in the source, PyTorch's copies read or write a whole
+// cache line for each element, except for transposed matrices. The copies here work in tiles, so
+// that they use whole cache lines of both source and result.
 
 #include "numerics/permuted_copy.h"
 
@@ -18,7 +18,7 @@
 namespace poptorch_emu {
 namespace {
 
-// A dimension of the result: its length, and the steps in elements from one index to the next.
+// A dimension of the result: its size, and the strides in elements in source and target.
 struct Dim {
   int64_t size;
   int64_t source;
@@ -27,10 +27,10 @@ struct Dim {
 
 using Dims = c10::SmallVector<Dim, 6>;
 
-// For fewer elements a second thread costs more than it gives.
+// Below this number of elements a second thread costs more time than it saves.
 constexpr int64_t kFewestElements = 32768;
 
-// Of a tile, which lies in the first cache: along the rows of the result, and across them.
+// Size of a tile, which fits in the first-level cache: along the rows of the result, and across.
 template <typename T>
 constexpr int64_t kRows = std::min<int64_t>(128, 512 / sizeof(T));
 template <typename T>
@@ -38,7 +38,8 @@ constexpr int64_t kColumns = std::min<int64_t>(64, 256 / sizeof(T));
 template <typename T>
 constexpr int64_t kTile = kRows<T> * kColumns<T>;
 
-// Returns the dimensions with those merged that lie alike on both sides, and none of length 1.
+// Returns the dimensions without those of length 1, and merges dimensions that are adjacent in both
+// tensors.
 Dims merged(at::IntArrayRef sizes, at::IntArrayRef strides) {
   Dims dims;
   int64_t target = 1;
@@ -54,7 +55,7 @@ Dims merged(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return dims;
 }
 
-// As many elements as every processor has in a register.
+// A vector of 16 bytes, which every processor supports.
 template <typename T>
 struct Vector {
   T lanes [[gnu::vector_size(16)]];
@@ -62,7 +63,7 @@ struct Vector {
 template <typename T>
 constexpr int64_t kLanes = 16 / sizeof(T);
 
-// Returns one half of a and b, whose elements take turns.
+// Returns the lower or upper half of the interleaved elements of a and b.
 template <typename T, bool kUpper>
 Vector<T> interleaved(Vector<T> a, Vector<T> b) {
   return [&]<size_t... kLane>(std::index_sequence<kLane...>) {
@@ -72,7 +73,7 @@ Vector<T> interleaved(Vector<T> a, Vector<T> b) {
   }(std::make_index_sequence<kLanes<T>>());
 }
 
-// Writes the square at `source`, as wide as a register, transposed.
+// Writes the transpose of the square at `source`, whose width is one vector.
 template <typename T>
 void transpose_square(const T* source, int64_t source_step, T* target, int64_t target_step) {
   constexpr int64_t n = kLanes<T>;
@@ -88,7 +89,7 @@ void transpose_square(const T* source, int64_t source_step, T* target, int64_t t
   for (int64_t i = 0; i < n; ++i) std::memcpy(target + i * target_step, &rows[i], 16);
 }
 
-// Copies element by element: result c, r is source r, c.
+// Copies element by element: result (c, r) is source (r, c).
 template <typename T>
 void copy_each(const T* source, T* target, int64_t source_step, int64_t target_step,
                int64_t columns, int64_t rows) {
@@ -104,7 +105,7 @@ void copy_each(const T* source, T* target, int64_t source_step, int64_t target_s
   }
 }
 
-// By way of a buffer, since lines at the same place of many pages displace each other.
+// Copies through a buffer, because lines with the same offset in many pages evict each other.
 template <typename T>
 void copy_tile(const T* source, T* target, int64_t source_step, int64_t target_step,
                int64_t columns, int64_t rows) {
@@ -129,8 +130,8 @@ void copy_tile(const T* source, T* target, int64_t source_step, int64_t target_s
   }
 }
 
-// Copies `outer` planes of rows, which lie next to each other in the result, and columns, which do
-// in the source.
+// Copies `outer` planes of rows, which are contiguous in the result, and columns, which are
+// contiguous in the source.
 template <typename T>
 void copy_planes(const T* source, T* target, const Dim& column, const Dim& row, const Dims& outer) {
   const int64_t columns = std::min(column.size, kTile<T> / std::min(row.size, kRows<T>));

@@ -4,16 +4,16 @@
 
 namespace poptorch_emu {
 
-// Copies x, whose elements lie in another order than that of its dimensions, to `target` in that
-// order. False, and nothing is copied, where PyTorch's way is faster.
+// Copies a tensor with permuted strides to contiguous memory at `target`. Returns false without a
+// copy if PyTorch's copy is faster.
 bool copy_by_tiles(const at::Tensor& x, void* target);
 
-// Returns a copy of x whose elements lie in the order of its dimensions, by tiles where that is
-// faster than PyTorch's. x may have any strides.
+// Returns a contiguous copy of x, which may have any strides; it copies in tiles where this is
+// faster than PyTorch's copy.
 at::Tensor permuted_copy(const at::Tensor& x);
 
-// Returns x if its rows, the last dimension, are dense and its memory has its numbers, not those
-// negated; otherwise a copy in the order of its dimensions.
+// Returns x if its rows (the last dimension) are dense and it has no lazy negation; otherwise a
+// contiguous copy.
 at::Tensor with_dense_rows(const at::Tensor& x);
 
 }  // namespace poptorch_emu

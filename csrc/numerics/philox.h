@@ -4,22 +4,22 @@
 #include <cstdint>
 
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC 2011): a bijection of 128-bit counters, one for each 64-bit key. Nothing is carried
-// from one number to the next, so any part of a stream can be made by any thread, or made again.
+// 1, 2, 3" (SC 2011). It is a bijection of 128-bit counters for each 64-bit key. It has no state,
+// so that any thread can compute any part of a stream, also repeatedly.
 
 namespace poptorch_emu::philox {
 
 using Words = std::array<uint32_t, 4>;
 using Key = std::array<uint32_t, 2>;
 
-// The constants of the paper, table 2: multipliers, then key increments.
+// Constants of the paper, table 2: multipliers, then key increments.
 inline constexpr uint64_t kMultiplier0 = 0xD2511F53;
 inline constexpr uint64_t kMultiplier1 = 0xCD9E8D57;
 inline constexpr uint32_t kWeyl0 = 0x9E3779B9;
 inline constexpr uint32_t kWeyl1 = 0xBB67AE85;
 inline constexpr int kNumRounds = 10;
 
-// Returns the four random words that belong to `counter` under `key`.
+// Returns the four random words for `counter` under `key`.
 [[gnu::always_inline]] constexpr Words philox4x32(Words counter, Key key) {
   for (int round = 0; round < kNumRounds; ++round) {
     const uint64_t product0 = kMultiplier0 * counter[0];

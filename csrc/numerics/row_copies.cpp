@@ -11,12 +11,12 @@
 namespace poptorch_emu {
 namespace {
 
-// Bytes that one part copies at least, and how many rows before its turn a row is fetched: the
-// processor does not guess where single rows lie.
+// Minimum number of bytes that one part copies, and the distance in rows for prefetching, because
+// the processor cannot predict the positions of single rows.
 constexpr int64_t kBytesOfPart = int64_t{1} << 17;
 constexpr int64_t kRowsAhead = 8;
 
-// Calls `copy(place, row)` for each of `rows`: its place among them, and its memory.
+// Calls `copy(place, row)` with the position and the memory of each of `rows`.
 template <class Copy>
 void for_each_row(char* matrix, int64_t row_bytes, const at::Tensor& rows, const Copy& copy) {
   const auto* const row = rows.const_data_ptr<int64_t>();

@@ -4,12 +4,12 @@
 
 namespace poptorch_emu {
 
-// Copies of single rows of a matrix, which a worker shares with those that have nothing to do.
+// Copies of single rows of a matrix; idle workers help.
 
-// Returns these rows (int64 [n]) of a contiguous matrix; [n, width].
+// Returns the rows of a contiguous matrix with these indices (int64 [n]), as [n, width].
 at::Tensor gather_rows(const at::Tensor& matrix, const at::Tensor& rows);
 
-// Makes `values` (contiguous [n, width]) these rows, each of which is named once.
+// Overwrites these rows, each named once, with `values` (contiguous [n, width]).
 void scatter_rows(const at::Tensor& matrix, const at::Tensor& rows, const at::Tensor& values);
 
 }  // namespace poptorch_emu

@@ -15,12 +15,11 @@ namespace {
 constexpr int kPartBits = 4;
 static_assert(RowSummands::kNumParts == 1 << kPartBits);
 
-// The first bits of a hash say to which part a row belongs, the next ones where its sum is looked
-// for.
+// The first bits of the hash select a row's part, and the next bits its entry in the hash table.
 uint64_t hash_of(int64_t row) { return static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15U; }
 int64_t part_of(int64_t row) { return static_cast<int64_t>(hash_of(row) >> (64 - kPartBits)); }
 
-// Where the rows of a tensor with these leading dimensions begin, in their order.
+// Returns the offset of each row of a tensor with these leading dimensions, in order.
 std::vector<int64_t> offsets_of(at::IntArrayRef sizes, at::IntArrayRef strides) {
   std::vector<int64_t> offsets(1, 0);
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
@@ -39,20 +38,20 @@ POPTORCH_EMU_FOR_EACH_CPU void add_row(float* __restrict target, const float* __
   for (int64_t i = 0; i < width; ++i) target[i] += row[i];
 }
 
-// The same for numbers of float16, whose sums are of that type, too.
+// Same as `add_row` for float16 rows, whose sums are rounded to float16.
 POPTORCH_EMU_FOR_EACH_CPU void add_half_row(float* __restrict target, const float* __restrict row,
                                             int64_t width) {
   for (int64_t i = 0; i < width; ++i) target[i] = c10::Half(target[i] + row[i]);
 }
 
-// The bits are those of an addition to zeros: -0 becomes 0.
+// The bits are those of an addition to zero, for example -0 becomes 0.
 POPTORCH_EMU_FOR_EACH_CPU void begin_row(float* __restrict target, const float* __restrict row,
                                          int64_t width) {
   for (int64_t i = 0; i < width; ++i) target[i] = 0.0F + row[i];
 }
 
-// Returns rows in float32; those that are converted only once, by the sizes of the dimensions
-// before the last without what is expanded.
+// Returns rows in float32. Expanded rows are converted once; `sizes_once` holds the leading sizes
+// without expansion.
 at::Tensor as_float(const at::Tensor& rows, at::IntArrayRef sizes_once) {
   if (rows.scalar_type() == at::kFloat) return rows;
   std::vector<int64_t> sizes = sizes_once.vec();
@@ -62,25 +61,25 @@ at::Tensor as_float(const at::Tensor& rows, at::IntArrayRef sizes_once) {
 
 }  // namespace
 
-// Each on lines of its own: several cores fill some at once.
+// Blocks are aligned to cache lines, because several cores fill blocks at the same time.
 struct alignas(64) RowSummands::Block {
-  // A row that is to be added: to which one, and where it is kept, counted in rows.
+  // A summand's row in the matrix and its position in `kept`, counted in rows.
   struct Position {
     int64_t row;
     int64_t place;
   };
 
-  int64_t generation = -1;  // in which it was filled
+  int64_t generation = -1;  // generation in which the block was filled
   std::array<std::vector<Position>, kNumParts> positions;
-  std::vector<float> kept;  // what lies behind `num_kept` is old
-  int64_t num_kept = 0;     // numbers
+  std::vector<float> kept;  // rows; those after `num_kept` are old
+  int64_t num_kept = 0;     // numbers in use
   bool is_half = false;
 };
 
 RowSummands::RowSummands() = default;
 RowSummands::~RowSummands() = default;
 
-// Calls `use` with the number of each block that was filled since the last `clear`, and the block.
+// Calls `use` with the index and the block for each block filled since the last `clear`.
 template <class Use>
 void RowSummands::for_each_filled(const Use& use) const {
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -99,7 +98,7 @@ void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& 
   const int64_t width = rows.size(-1), num_dims = rows.dim() - 1;
   const at::IntArrayRef sizes = rows.sizes().slice(0, num_dims);
   const at::IntArrayRef strides = rows.strides().slice(0, num_dims);
-  // Without what expanded dimensions repeat.
+  // Sizes and strides without the repetition of expanded dimensions.
   std::vector<int64_t> sizes_once = sizes.vec(), place_strides(num_dims);
   int64_t num_rows = 1;
   for (int64_t dim = num_dims - 1; dim >= 0; --dim) {
@@ -165,7 +164,7 @@ void RowSummands::Part::begin(int64_t width, size_t count) {
   first_.clear();
   last_.clear();
   summands_.clear();
-  // At most a quarter full, so that few look for theirs twice.
+  // The table is at most a quarter full, so that collisions are rare.
   for (table_bits_ = 2; (size_t{1} << table_bits_) < 4 * count; ++table_bits_) continue;
   table_.assign(size_t{1} << table_bits_, -1);
 }
@@ -195,8 +194,8 @@ void RowSummands::Part::write_sums(int64_t begin, int64_t end, float* to) const 
   }
 }
 
-// Returns the sum of the block that begins with a summand, which becomes the one behind it. Valid
-// until the next call of the thread.
+// Returns the sum of the block that begins with `summand`, and moves `summand` behind it. Valid
+// until the thread's next call.
 const float* RowSummands::Part::next_block(int32_t& summand) const {
   const auto& [row, next, block] = summands_[summand];
   summand = next;

@@ -9,54 +9,54 @@
 
 namespace poptorch_emu {
 
-// What is to be added to single rows of a matrix of float32, kept as it comes, in float32: each row
-// becomes a sum when it is asked for. Then several threads can ask, each for a part of the
-// rows, and rows that are alike, as those of a mean are, are kept once.
+// Summands for single rows of a float32 matrix, which are stored as they arrive and added up when a
+// row is read. Several threads can then add up different rows in parallel. Equal rows, for example
+// the gradients of a mean, are stored once.
 //
-// It comes in blocks. Sums have the bits that they have where dense matrices are added up in the
-// order of the blocks, each of which is zero but for the rows of one. Those of a block of float16
-// are rounded to that whenever one is added to another.
+// Summands arrive in blocks. A sum has the same bits as a sum of dense matrices in block order,
+// where each matrix is zero except for the rows of its block. Additions within a float16 block are
+// rounded to float16.
 class RowSummands {
  public:
-  // The rows are in this many parts, by their numbers.
+  // Number of parts into which rows are divided by their index.
   static constexpr int64_t kNumParts = 16;
 
   RowSummands();
   ~RowSummands();
 
-  // Makes places for `num_blocks`, which several threads may then fill at once.
+  // Reserves `num_blocks` blocks, which several threads may then fill in parallel.
   void expect(int64_t num_blocks);
-  // Fills a block with rows that are added to those that `indices` name, but for the padding index.
-  // `rows` is float32 or float16 [..., width], perhaps expanded, with its numbers next to each
-  // other; `indices` int64 [...] and contiguous. The memory of the block stays for the next time.
+  // Fills a block with rows that are added to the rows named by `indices`, except for the padding
+  // index. `rows` is float32 or float16 [..., width], may be expanded and has dense rows; `indices`
+  // is a contiguous int64 [...] tensor. The block keeps its memory for the next call.
   void fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
             int64_t padding_index);
-  // Forgets all blocks, when no thread fills one.
+  // Removes all blocks. No thread may be filling one.
   void clear() { ++generation_; }
 
   int64_t width() const { return width_; }
-  // How many rows are to be added.
+  // Returns the number of rows to add.
   int64_t count() const;
-  // How much memory such a block needs.
+  // Returns the memory that such a block needs, in bytes.
   static int64_t num_bytes(const at::Tensor& rows, const at::Tensor& indices);
 
-  // The rows of one part, each once, in the order in which they came. Valid until a block is
-  // filled.
+  // The rows of one part, each listed once, in order of arrival. Valid until a block is filled.
   class Part {
    public:
     const std::vector<int64_t>& numbers() const { return numbers_; }
     int64_t size() const { return static_cast<int64_t>(numbers_.size()); }
-    // Writes the sums of [begin, end) of them, behind each other. By any number of threads.
+    // Writes the sums of rows [begin, end) one after the other. Any number of threads may call it.
     void write_sums(int64_t begin, int64_t end, float* to) const;
 
    private:
     friend RowSummands;
 
-    // The next summand of the same sum, -1 for the last. Those of one block are added up before.
+    // A summand, linked to the next one of the same sum (-1 after the last). Summands of one block
+    // are added up first.
     struct Summand {
       const float* row;
       int32_t next;
-      int32_t block;  // twice its number, and 1 if it is of float16
+      int32_t block;  // twice the block's number, plus 1 for float16
     };
 
     void begin(int64_t width, size_t count);
@@ -65,13 +65,13 @@ class RowSummands {
 
     int64_t width_ = 0;
     std::vector<int64_t> numbers_;
-    std::vector<int32_t> first_, last_;  // by sum, its summands
+    std::vector<int32_t> first_, last_;  // first and last summand of each sum
     std::vector<Summand> summands_;
-    std::vector<int32_t> table_;  // sums by the hash of their rows; -1 where there is none
+    std::vector<int32_t> table_;  // sums by the hash of their rows; -1 for an empty entry
     int table_bits_ = 0;
   };
 
-  // Finds a part; by any number of threads.
+  // Finds a part. Any number of threads may call it.
   void find(int64_t part, Part& found) const;
 
  private:
@@ -82,7 +82,7 @@ class RowSummands {
 
   std::atomic<int64_t> width_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;  // null before the first use
-  int64_t generation_ = 0;                      // of those that count
+  int64_t generation_ = 0;                      // generation of the valid blocks
 };
 
 }  // namespace poptorch_emu

@@ -8,9 +8,10 @@
 namespace poptorch_emu {
 namespace {
 
-// Numbers of a block: its rows are copied before, and all copies fit into a core's first cache.
+// Numbers in a block: rows are copied first, and all copies fit into a core's first-level cache.
 constexpr int64_t kNumbersPerBlock = 512;
-// A second thread costs more than it gives for fewer numbers, whose rows have to be fetched.
+// Below this number of elements a second thread costs more time than it saves, rows being
+// prefetched.
 constexpr int64_t kNumbersPerShare = 8192;
 
 void check_overwritten(at::TensorList matrices, at::IntArrayRef overwritten) {
@@ -30,8 +31,8 @@ void check_matrices(at::TensorList matrices, int64_t width) {
   }
 }
 
-// Copies the rows of these numbers, and has the processor fetch as many of the next ones, of which
-// there are `num_known` in all: it does not guess where single rows lie.
+// Copies `count` rows, and prefetches as many of the next rows, of which `num_known` are left in
+// all, because the processor cannot predict the positions of single rows.
 void take_rows(const at::Tensor& matrix, const int64_t* number, int64_t count, int64_t num_known,
                float* rows) {
   const int64_t width = matrix.size(1);

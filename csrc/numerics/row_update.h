@@ -9,11 +9,11 @@
 
 namespace poptorch_emu {
 
-// Runs elementwise operations on those rows of matrices that have summands, and overwrites them.
-// The sums are made while a block of rows is in the cache. Rows without summands stay as they are.
+// Runs elementwise operations on the rows of matrices that have summands, and overwrites them. The
+// sums are computed while a block of rows is in the cache. Other rows stay unchanged.
 //
-// The tensors of the code are the matrices, float32 [rows, width] and contiguous, then the sums.
-// Each result takes the place of a matrix, which is returned for it.
+// The tensors of the code are the matrices, contiguous float32 [rows, width], followed by the sums.
+// Each result overwrites a matrix, which is returned for it.
 std::vector<at::Tensor> update_rows(const RowSummands& summands, at::TensorList matrices,
                                     const ElementwiseCode& code);
 

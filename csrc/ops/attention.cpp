@@ -1,4 +1,4 @@
-// Keeps attention whole in a traced graph where PyTorch has a fused CPU kernel for it.
+// Keeps attention as one operation in a traced graph if PyTorch has a fused CPU kernel for it.
 
 #include <ATen/SDPBackend.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
@@ -13,7 +13,7 @@
 namespace poptorch_emu {
 namespace {
 
-// The fused kernel takes a mask to add; a boolean one says what takes part.
+// The fused kernel expects an additive mask; a boolean mask marks the elements that take part.
 std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask,
                                         at::ScalarType dtype) {
   if (!mask || mask->scalar_type() != at::kBool) return mask;
@@ -29,9 +29,9 @@ at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const
                                                                      is_causal, mask, scale));
 }
 
-// Decides as eager PyTorch does on CPU tensors: its own function is asked, which reads sizes,
-// strides and types only. What is not fused falls to PyTorch's composition, whose dropout is then
-// intercepted too.
+// Decides as eager PyTorch does for CPU tensors, with PyTorch's own function, which reads sizes,
+// strides and types only. Otherwise it records PyTorch's composition, whose dropout is intercepted,
+// too.
 at::Tensor record_scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
                                                const at::Tensor& value,
                                                const std::optional<at::Tensor>& mask,
@@ -46,7 +46,7 @@ at::Tensor record_scaled_dot_product_attention(const at::Tensor& query, const at
   const std::optional<at::Tensor> added = additive_mask(mask, query.scalar_type());
   if (query.dim() == 4)
     return fused_attention(query, key, value, added, dropout_p, is_causal, scale);
-  // PyTorch 2.14 and newer choose the kernel for three dimensions, too, as for a batch of one.
+  // PyTorch 2.14 and later also choose the kernel for three dimensions, as for a batch of one.
   const std::optional<at::Tensor> mask_of_batch =
       added && added->dim() == 3 ? added->unsqueeze(0) : added;
   return fused_attention(query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), mask_of_batch,

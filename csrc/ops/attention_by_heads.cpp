@@ -1,7 +1,7 @@
-// Attention of inference, whose scores stay in a core's cache: products of the small kernel with
-// PyTorch's softmax between them, for some heads, or for some queries of a long one, at a time.
+// Attention for inference whose scores stay in a core's cache: small products with PyTorch's
+// softmax between them, for a few heads at a time, or a few queries of a long head.
 //
-// PyTorch's own kernel asks its library for products that are smaller still.
+// PyTorch's own kernel calls its library for even smaller products.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_softmax.h>
@@ -23,11 +23,11 @@ namespace {
 
 using at::Tensor;
 
-// Scores at a time: 128 KiB, a quarter of the smallest second cache of a core with these vectors,
-// which has keys and values beside them. Assumed, not tuned.
+// Maximum number of scores at a time: 128 KiB, a quarter of the smallest second-level cache of a
+// core with these vectors, which also holds keys and values. Assumed, not tuned.
 constexpr int64_t kMostScores = int64_t{1} << 15;
 
-// The numbers of one head: rows of queries, keys or values, which are dense.
+// The numbers of each head: dense rows of queries, keys or values.
 struct Heads {
   float* values;
   int64_t batch_stride, head_stride, row_stride, per_batch;
@@ -43,8 +43,8 @@ struct Heads {
   }
 };
 
-// Returns the keys, times a factor, as (batch, heads, depth, keys): the right side of a product,
-// whose last line may reach a little further.
+// Returns the scaled keys as (batch, heads, depth, keys), the right matrix of a product. The memory
+// is padded, because the product reads whole lines.
 Tensor transposed(const Tensor& key, double scale) {
   constexpr int64_t kBeyond = 16;
   const Tensor turned = key.transpose(2, 3);
@@ -69,8 +69,8 @@ void check(const Tensor& query, const Tensor& key, const Tensor& value) {
   TORCH_CHECK(vectors::width() > 0, "attention_by_heads needs a processor with AVX2.");
 }
 
-// The arguments of `scaled_dot_product_attention`, without a mask. No bits depend on how many heads
-// or queries are computed at a time, nor on the number of threads.
+// Computes `scaled_dot_product_attention` without a mask. No bit depends on the number of threads,
+// or on how many heads or queries are computed at a time.
 Tensor attention_by_heads(const Tensor& query, const Tensor& key, const Tensor& value,
                           double scale) {
   check(query, key, value);

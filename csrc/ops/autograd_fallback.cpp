@@ -1,5 +1,5 @@
-// PyTorch gives every device but `ipu` a way to call operators that have no formula for their
-// derivative: they run, and only back-propagation through them is an error or a warning.
+// Lets operators without a derivative formula run on device `ipu`, as PyTorch does on all other
+// devices. Only back-propagation through such an operator is an error or a warning.
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>

@@ -1,8 +1,8 @@
-// How float16 and float32 tensors meet where PyTorch's CPU operators insist on one type.
+// Casts between float16 and float32 tensors, where PyTorch's CPU operators accept only one type.
 //
-// Everything here is registered at AutocastIPU, above autograd and switched on for the time of a
-// trace: the casts are recorded like any other operation, and a gradient comes back in the type of
-// its weight. Operators that are not listed promote by PyTorch's own rules.
+// All kernels here are registered at AutocastIPU, above autograd, which a trace switches on. Casts
+// are therefore recorded like other operations, and a gradient has the type of its weight.
+// Operators that are not listed promote types by PyTorch's own rules.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/batch_norm.h>
@@ -27,8 +27,8 @@ std::optional<Tensor> cast(const std::optional<Tensor>& tensor, ScalarType dtype
   return tensor ? std::make_optional(cast(*tensor, dtype)) : std::nullopt;
 }
 
-// Calls `visit` for each floating-point tensor among the arguments, also in lists of tensors. A
-// number that was wrapped into a tensor takes no part.
+// Calls `visit` for each floating-point tensor among the arguments, also in lists of tensors, but
+// not for numbers that are wrapped in tensors.
 template <typename Visit>
 void for_each_float(Stack& stack, size_t num_arguments, const Visit& visit) {
   for (size_t i = stack.size() - num_arguments; i < stack.size(); ++i) {
@@ -56,7 +56,7 @@ void call_below(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack
                      stack);
 }
 
-// Weights take the type of the first argument, which is the type of the result.
+// Casts weights to the type of the first argument, which is the type of the result.
 void cast_to_input(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const Tensor input = (*stack)[stack->size() - count].toTensor();
@@ -67,7 +67,7 @@ void cast_to_input(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* st
   call_below(op, keys, stack);
 }
 
-// All tensors take the widest type among them.
+// Casts all tensors to the widest type among them.
 void promote(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   std::optional<ScalarType> widest;
@@ -80,8 +80,8 @@ void promote(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   call_below(op, keys, stack);
 }
 
-// Weight and bias take the type of the input; running statistics keep theirs. The CPU computes in
-// one type, or with float16 inputs beside parameters that are all float32.
+// Casts weight and bias to the input's type; running statistics keep their type. The CPU kernel
+// accepts one type, or float16 inputs with float32 parameters.
 Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight,
                   const std::optional<Tensor>& bias, const std::optional<Tensor>& running_mean,
                   const std::optional<Tensor>& running_var, bool training, double momentum,

@@ -1,4 +1,4 @@
-// The layout in which the engine's convolutions, poolings and batch norms compute, as an operator.
+// Operator that converts to the layout of the engine's convolutions, poolings and batch norms.
 
 #include "numerics/channels_last.h"
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Writes in `out`, which was returned before; returns a new tensor without it, never a view of x.
+// Writes to `out`, an earlier result; without it, returns a new tensor that is never a view of x.
 at::Tensor channels_last_out(const at::Tensor& x, const std::optional<at::Tensor>& out) {
   if (!out.has_value() || !out->defined()) return poptorch_emu::channels_last(x.clone());
   at::Tensor image = *out;

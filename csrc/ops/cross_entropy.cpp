@@ -1,5 +1,6 @@
-// The gradient of a cross entropy by its scores, without that by the logarithms between them: that
-// one is zero but for one class of each row, and as large as the scores.
+// Gradient of a cross entropy with respect to its scores, without a whole tensor for the gradient
+// of the log-probabilities. That tensor would be as large as the scores and zero except for one
+// class in each row.
 
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
@@ -25,9 +26,10 @@ void check_classes(const int64_t* classes, int64_t num_rows, int64_t num_classes
   }
 }
 
-// logarithms: (rows, classes), float32, of a softmax; target: (rows), integers. The gradient of the
-// reduced loss and the total weight are scalars. Has the bits of PyTorch's two operators, some rows
-// at a time, whose gradient stays in a core's cache.
+// `logarithms` is the float32 log-softmax (rows, classes), and `target` holds integers (rows). The
+// gradient of the reduced loss and the total weight are scalars. The result has the bits of
+// PyTorch's two operators. A few rows are computed at a time, so that their gradient stays in a
+// core's cache.
 at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& logarithms,
                                   const at::Tensor& target, int64_t reduction, int64_t ignore_index,
                                   const at::Tensor& total_weight) {
@@ -44,7 +46,7 @@ at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& 
       kNumbersAtOnce / std::max<int64_t>(num_classes, 1), 1, std::max<int64_t>(num_rows, 1));
   const int64_t num_parts = (num_rows + rows_at_once - 1) / rows_at_once;
   share_out(num_parts, /*at_least=*/2, [&](int64_t begin, int64_t end) {
-    // Of the thread, since how many parts it has depends on others. All are 0 between the parts.
+    // Thread-local, because any thread may run any number of parts. All values are 0 between parts.
     thread_local std::vector<float> numbers;
     numbers.resize(std::max<size_t>(numbers.size(), rows_at_once * num_classes));
     const at::Tensor of_logs =

@@ -1,7 +1,7 @@
 // Connectionist temporal classification as operators whose shapes do not depend on data.
 //
 // PyTorch's `_ctc_loss` also returns its table of forward probabilities, whose size depends on the
-// lengths of the targets. Ours keeps that table to itself and makes it again in backward.
+// target lengths. Our operator does not return the table, and computes it again in backward.
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -30,7 +30,7 @@ auto find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
 }
 
-// PyTorch has no float16 kernel.
+// Widens float16 tensors, because PyTorch has no float16 kernel.
 Tensor widened(const Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf ? tensor.to(at::kFloat) : tensor;
 }
@@ -92,7 +92,7 @@ Tensor differentiable(const Tensor& log_probs, const Tensor& targets, const Tens
   return CtcLoss::apply(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity);
 }
 
-// The second result is only used by PyTorch's own derivative.
+// Only PyTorch's own derivative uses the second result.
 std::tuple<Tensor, Tensor> record(const Tensor& log_probs, const Tensor& targets,
                                   const Tensor& input_lengths, const Tensor& target_lengths,
                                   int64_t blank, bool zero_infinity) {

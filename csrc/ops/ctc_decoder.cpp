@@ -1,8 +1,8 @@
 // Decodes CTC outputs by prefix beam search.
 //
-// After each time step the most probable `beam_width` prefixes are kept. A prefix has two
-// probabilities: that of all alignments that end in a blank, and of those that end in its last
-// label; only the former may be followed by the same label as a new one.
+// After each time step the `beam_width` most probable prefixes are kept. A prefix has two
+// probabilities: that of all alignments ending in a blank, and that of those ending in its last
+// label. Only alignments that end in a blank can append the same label again.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -37,7 +37,7 @@ using Beam = std::vector<std::pair<Prefix, Score>>;
 
 void add(double& target, double value) { target = log_sum(target, value); }
 
-// Returns the prefixes after one more step whose log-probabilities are `labels`.
+// Returns the prefixes after one more step with the log-probabilities `labels`.
 std::map<Prefix, Score> extend(const Beam& beam, const double* labels, int64_t num_labels,
                                int64_t blank) {
   std::map<Prefix, Score> next;
@@ -58,7 +58,7 @@ std::map<Prefix, Score> extend(const Beam& beam, const double* labels, int64_t n
   return next;
 }
 
-// Returns the most probable prefixes, best first; of equal ones the lexicographically first.
+// Returns the most probable prefixes, best first; equal ones are in lexicographic order.
 Beam best(const std::map<Prefix, Score>& candidates, int64_t width) {
   Beam beam(candidates.begin(), candidates.end());
   std::stable_sort(beam.begin(), beam.end(), [](const auto& a, const auto& b) {

@@ -1,7 +1,7 @@
-// The operator that runs elementwise operations in one pass over its tensors.
+// Operator that runs elementwise operations in one pass over its tensors.
 //
-// The update of a weight is some ten operations; each of them by itself reads and writes whole
-// tensors, which takes as long as the memory is slow. Here a block of all tensors goes through all
+// The update of a weight consists of about ten operations. Run separately, each one reads and
+// writes whole tensors, and memory limits the speed. Here a block of all tensors goes through all
 // operations while it is in the cache.
 
 #include <ATen/core/Tensor.h>
@@ -20,14 +20,14 @@
 namespace poptorch_emu {
 namespace {
 
-// Numbers of a block: a dozen blocks fit into a core's second cache.
+// Numbers in a block: a dozen blocks fit into a core's second-level cache.
 constexpr int64_t kBlock = 8192;
-// For fewer elements a second thread costs more than it gives.
+// Below this number of elements a second thread costs more time than it saves.
 constexpr int64_t kGrain = 32768;
 
 bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kHalf; }
 
-// Returns a tensor of float32 or float16 as one of contiguous memory.
+// Returns a contiguous float32 or float16 tensor.
 at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
   const bool has_type = tensor.scalar_type() == at::kFloat || is_half(tensor);
   TORCH_CHECK(has_type && tensor.numel() == numel, "poptorch_emu::elementwise takes tensors of ",
@@ -36,8 +36,8 @@ at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
   return tensor.contiguous();
 }
 
-// Takes one group of tensors after the other through the operations. The pass is made once, but for
-// groups that differ in what may be overwritten.
+// Runs the operations on one group of tensors after the other. One pass serves all groups that may
+// overwrite the same tensors.
 class Groups {
  public:
   Groups(const ElementwiseCode& code, int64_t block) : code_(code), block_(block) {}
@@ -73,7 +73,8 @@ class Groups {
           }
         }
         pass.run(n, std::min(kBlock, end - begin - n), in, scratch);
-        // What could not be made in its place, since some operation reads what it overwrites.
+        // Copy results that could not be written in place, because an operation reads the tensor
+        // there.
         for (size_t i = 0; i < code_.results.size(); ++i) {
           const float* const values = pass.place(code_.results[i], in, scratch);
           const at::Tensor& output = outputs[first + i];
@@ -104,10 +105,10 @@ class Groups {
   std::vector<int64_t> places_;
 };
 
-// Returns the values that `results` names, in the shape of the first tensor. Tensors are of float32
-// or float16, values of float32 but for those in the place of one of float16. Each takes the place
-// of the tensor of this number in `overwritten`; where that is -1, a new one. `tensors` are those
-// of `num_groups` groups of one size, one group after the other, and so are the results.
+// Returns the values named by `results`, in the shape of the first tensor. Tensors are float32 or
+// float16. Results are float32, unless they overwrite a float16 tensor. Each result overwrites the
+// tensor with its number in `overwritten`, or is a new tensor for -1. `tensors` holds `num_groups`
+// groups of equal size, one after the other, and so do the results.
 std::vector<at::Tensor> elementwise(at::TensorList tensors, at::TensorList scalars,
                                     at::IntArrayRef code, at::ArrayRef<double> constants,
                                     at::IntArrayRef results, at::IntArrayRef overwritten,
@@ -135,7 +136,7 @@ TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "elementwise(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
       "results, int[] overwritten, int num_groups=1) -> Tensor[]");
-  // It has no kernel: the engine gives the sums of rows, and `numerics/row_update.h` says the rest.
+  // The operator has no kernel, because the engine supplies the row sums (`numerics/row_update.h`).
   m.def(
       "elementwise_rows(Tensor[] matrices, Tensor[] scalars, int[] code, float[] constants, int[] "
       "results, int[] overwritten, int sum) -> Tensor[]");

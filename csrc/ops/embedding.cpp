@@ -1,4 +1,4 @@
-// The rows of an embedding, fetched ahead, as an operator.
+// Operator that returns rows of an embedding and prefetches them.
 
 #include <ATen/ops/embedding.h>
 #include <torch/library.h>
@@ -10,10 +10,9 @@
 namespace poptorch_emu {
 namespace {
 
-// Returns these rows of a weight [rows, width], on the CPU; [..., width]. Indices are int64 or
-// int32 [...].
+// Returns rows of a CPU weight [rows, width] as [..., width]. Indices are int64 or int32 [...].
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices) {
-  // Else a whole table would be copied.
+  // PyTorch's kernel handles other weights, because gathering rows would copy the whole table.
   const bool has_rows = weight.is_contiguous() && !weight.is_neg() && !weight.is_conj();
   if (!has_rows) return at::embedding(weight, indices);
   const at::Tensor rows = indices.to(at::kLong).contiguous();

@@ -1,4 +1,4 @@
-// Farthest point sampling: each chosen point is the one farthest from all chosen before.
+// Farthest point sampling: each chosen point is the one farthest from all points chosen before.
 
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
@@ -17,7 +17,7 @@ double squared_distance(const double* a, const double* b, int64_t num_dims) {
   return sum;
 }
 
-// Throws unless each cloud lies within the points and has enough of its own.
+// Throws unless each cloud lies within the points and has at least as many as are sampled.
 void check_clouds(int64_t num_points, const at::Tensor& start, at::IntArrayRef ptr,
                   at::IntArrayRef counts) {
   TORCH_CHECK_VALUE(
@@ -39,8 +39,8 @@ void check_clouds(int64_t num_points, const at::Tensor& start, at::IntArrayRef p
   }
 }
 
-// Samples `counts[i]` of the points [ptr[i], ptr[i + 1]), beginning with the one `start[i]` after
-// the first. Of equally far points the first is taken. Returns positions in all of `src`.
+// Samples `counts[i]` of the points [ptr[i], ptr[i + 1]), starting with index `start[i]` within
+// them. Among equally far points the first is chosen. Returns indices into all of `src`.
 at::Tensor farthest_points(const at::Tensor& src, const at::Tensor& start, at::IntArrayRef ptr,
                            at::IntArrayRef counts) {
   TORCH_CHECK_VALUE(src.dim() > 0, "farthest_points takes rows of points, not one number.");

@@ -1,8 +1,9 @@
-// Batch norm in training of images that lie channels last, and its gradient.
+// Batch norm of channels-last images in training, and its gradient.
 //
-// PyTorch's kernel of this layout adds up in single precision, which is less exact than that of the
-// other layout. Here some rows are added up in single precision and all others in double. Rows are
-// shared out in fixed parts, so that the bits do not depend on the number of threads.
+// PyTorch's kernel for this layout accumulates in single precision and is less exact than its
+// kernel for contiguous images. Here a few rows are summed in single precision, and these sums in
+// double. Rows are divided into fixed parts, so that the bits do not depend on the number of
+// threads.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -28,9 +29,9 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// Rows whose sums are kept in single precision.
+// Number of rows whose sums are kept in single precision.
 constexpr int64_t kExactRows = 32;
-// Rows of one part.
+// Number of rows in one part.
 constexpr int64_t kPartRows = 16 * kExactRows;
 
 namespace kernels {
@@ -81,7 +82,7 @@ POPTORCH_EMU_FOR_EACH_CPU void differentiate(int64_t rows, int64_t channels, flo
 
 }  // namespace kernels
 
-// Images as a matrix with a row for each place of each image.
+// Images as a matrix with one row for each pixel of each image.
 struct Matrix {
   explicit Matrix(const Tensor& image)
       : values(image), channels(image.size(1)), rows(image.numel() / channels) {}
@@ -97,7 +98,7 @@ struct Matrix {
 
 Tensor laid_out(const Tensor& image) { return image.contiguous(at::MemoryFormat::ChannelsLast); }
 
-// Calls `run(first row, number of rows)` for parts of all rows.
+// Calls `run(first row, number of rows)` for each part of the rows.
 template <class Run>
 void for_each_part(int64_t num_rows, const Run& run) {
   share_out((num_rows + kPartRows - 1) / kPartRows, 1, [&](int64_t begin, int64_t end) {
@@ -107,8 +108,8 @@ void for_each_part(int64_t num_rows, const Run& run) {
   });
 }
 
-// Adds up `width` numbers over all rows, in one order. `add(first row, number of rows, sums)` adds
-// some rows to sums in single precision.
+// Adds up `width` numbers over all rows in a fixed order. `add(first row, number of rows, sums)`
+// adds some rows to single-precision sums.
 template <class Add>
 std::vector<double> sums_over(int64_t num_rows, int64_t width, const Add& add) {
   const int64_t num_parts = (num_rows + kPartRows - 1) / kPartRows;
@@ -134,7 +135,7 @@ void check(const Tensor& image, const char* name) {
               " takes images of float32, not ", image.scalar_type(), image.sizes(), ".");
 }
 
-// The number of a channel, where there is none `otherwise`.
+// Returns the value of a channel, or `otherwise` without a tensor.
 float value_of(const OptionalTensor& of_channels, int64_t channel, float otherwise) {
   return of_channels ? of_channels->const_data_ptr<float>()[channel] : otherwise;
 }
@@ -145,7 +146,7 @@ OptionalTensor dense(const OptionalTensor& of_channels) {
 
 using Normalised = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// The arguments and results of `aten::_native_batch_norm_legit_functional`.
+// Accepts and returns the same as `aten::_native_batch_norm_legit_functional`.
 Normalised batch_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                       const Tensor& running_mean, const Tensor& running_var, bool training,
                       double momentum, double eps) {
@@ -190,7 +191,7 @@ Normalised batch_norm(const Tensor& input, const OptionalTensor& weight, const O
   return {output, mean, invstd, new_mean, new_var};
 }
 
-// The arguments and results of `aten::native_batch_norm_backward`.
+// Accepts and returns the same as `aten::native_batch_norm_backward`.
 std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(
     const Tensor& grad_out, const Tensor& input, const OptionalTensor& weight,
     const OptionalTensor& /*running_mean*/, const OptionalTensor& /*running_var*/,

@@ -1,9 +1,9 @@
-// The gradients of a convolution whose kernel is one pixel and skips some, channels last.
+// Gradients of a channels-last convolution with a 1 x 1 kernel and a stride above 1.
 //
-// Without AVX-512, oneDNN writes beyond the gradients of the weight and the bias there (PyTorch
-// 2.13), which destroys whatever lies behind. The pixels that are skipped take no part in them: of
-// those that are left they are the gradients of a kernel that skips none. In the layout that
-// PyTorch has by default it is safe.
+// Without AVX-512, oneDNN writes beyond the gradients of weight and bias in this case (PyTorch
+// 2.13) and overwrites other memory. Skipped pixels do not contribute to these gradients, so that
+// they equal the gradients of a convolution with stride 1 over the remaining pixels. PyTorch's
+// default layout is not affected.
 
 #include <ATen/ops/convolution_backward.h>
 #include <c10/util/accumulate.h>
@@ -32,7 +32,7 @@ bool is_of_pixels(const at::Tensor& weight) {
   return c10::multiply_integers(weight.sizes().slice(2)) == 1;
 }
 
-// Like `convolution_backward`, whose arguments it has.
+// Computes the same as `convolution_backward`, from the same arguments.
 Gradients image_convolution_backward(const at::Tensor& gradient, const at::Tensor& input,
                                      const at::Tensor& weight, OptionalSizes bias_sizes,
                                      at::IntArrayRef stride, at::IntArrayRef padding,
@@ -49,7 +49,7 @@ Gradients image_convolution_backward(const at::Tensor& gradient, const at::Tenso
   if (!(mask[1] || mask[2]) || !skips || !is_plain || vectors::width() == 512) {
     return gradients(input, stride, mask);
   }
-  // A stride of one number is for both dimensions.
+  // A stride with one number applies to both dimensions.
   const at::Tensor taken = channels_last(input.slice(kHeight, 0, std::nullopt, stride.front())
                                              .slice(kWidth, 0, std::nullopt, stride.back()));
   at::Tensor of_input;

@@ -1,4 +1,4 @@
-// Max pooling of images that lie channels last, as an operator.
+// Operator for max pooling of channels-last images.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -16,7 +16,7 @@ namespace {
 
 using at::Tensor;
 
-// Writes the maxima of images that lie channels last, and where they are if asked to.
+// Writes the maxima of channels-last images, and their positions unless `indices` is null.
 void take_maxima(const MaxPool& pool, const Tensor& images, float* maxima, int64_t* indices) {
   constexpr int64_t kFewestReads = int64_t{1} << 16;
   const int64_t channels = images.size(1), size = images.size(2) * images.size(3) * channels;
@@ -44,7 +44,7 @@ Tensor empty_result(const Tensor& images, const MaxPool& pool, at::ScalarType ty
                    images.options().dtype(type).memory_format(at::MemoryFormat::ChannelsLast));
 }
 
-// The arguments of `aten::max_pool2d_with_indices`, and its first result.
+// Accepts the arguments of `aten::max_pool2d_with_indices` and returns its first result.
 Tensor max_pool(const Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
                 at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   check(input, "poptorch_emu::image_max_pool");
@@ -54,7 +54,7 @@ Tensor max_pool(const Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRe
   return output;
 }
 
-// Both its results.
+// Returns both results of `aten::max_pool2d_with_indices`.
 std::tuple<Tensor, Tensor> max_pool_with_indices(const Tensor& input, at::IntArrayRef kernel_size,
                                                  at::IntArrayRef stride, at::IntArrayRef padding,
                                                  at::IntArrayRef dilation, bool ceil_mode) {

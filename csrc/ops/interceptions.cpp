@@ -1,8 +1,8 @@
-// What PyTorch's small composite operators become while a model is traced.
+// Replacements for PyTorch's small composite operators in a trace.
 //
-// Every kernel here is registered at AutogradIPU, so that only the fake tensors of a trace meet it:
-// nothing ever computes on device `ipu`. Each records operations that functionalise, have autograd,
-// and have a CPU kernel.
+// All kernels here are registered at AutogradIPU, so that only the fake tensors of a trace reach
+// them; nothing is ever computed on device `ipu`. Each kernel records operations that can be
+// functionalised and have autograd and a CPU kernel.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
@@ -14,14 +14,14 @@
 namespace poptorch_emu {
 namespace {
 
-// PyTorch composes dropout of four operations unless the device is CUDA; one is enough.
+// PyTorch composes dropout of four operations on devices other than CUDA; this records one.
 at::Tensor record_dropout(const at::Tensor& input, double p, bool train) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, "dropout: p is ", p, "; expected a probability in [0, 1].");
   if (p == 0 || !train || input.numel() == 0) return input;
   return std::get<0>(at::native_dropout(input, p, train));
 }
 
-// rrelu_with_noise writes into its argument `noise` in a way that does not functionalise.
+// `rrelu_with_noise` writes to its argument `noise` in a way that cannot be functionalised.
 at::Tensor record_rrelu(const at::Tensor& input, const at::Scalar& lower, const at::Scalar& upper,
                         bool training, std::optional<at::Generator> generator) {
   const double low = lower.toDouble();

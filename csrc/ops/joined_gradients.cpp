@@ -1,4 +1,4 @@
-// The gradient of a tensor that was read in parts, put together in one pass.
+// Operator that concatenates the gradients of a tensor's parts in one pass.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -11,8 +11,8 @@
 namespace poptorch_emu {
 namespace {
 
-// Returns the parts one after the other along `dim`, with the bits of the sum in which each of them
-// stands among zeros: where a part has -0, the sum has 0.
+// Returns the parts concatenated along `dim`, with the bits of a sum of zero-padded parts: for
+// example, -0 in a part becomes 0.
 at::Tensor joined_gradients(at::TensorList parts, int64_t dim) {
   std::vector<int64_t> sizes = parts[0].sizes().vec();
   for (size_t i = 1; i < parts.size(); ++i) sizes.at(dim) += parts[i].size(dim);

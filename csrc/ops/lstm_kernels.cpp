@@ -1,9 +1,9 @@
-// The inner loops of an LSTM by rows, for processors with AVX-512 and for those with AVX2.
+// The inner loops of an LSTM by rows, for processors with AVX-512 or AVX2.
 //
-// Sigmoid and tanh come from one exponential, whose polynomial was fitted to a relative error of
-// 3e-9 before rounding; tanh near 0 has a polynomial of its own, fitted to 4e-9. Each result is
-// within some units of the last place, as a library's vector code is;
-// `tests/unit/csrc/ops/test_rnn.py` measures it.
+// Sigmoid and tanh use one exponential, whose polynomial was fitted to a relative error of 3e-9
+// before rounding. Near 0, tanh uses a separate polynomial, fitted to 4e-9. Each result is within a
+// few units in the last place, like vectorised library code; `tests/unit/csrc/ops/test_rnn.py`
+// measures the error.
 
 #include "ops/lstm_kernels.h"
 
@@ -16,13 +16,13 @@
 namespace poptorch_emu::rnn {
 namespace {
 
-// e^x for x in [-87, 87]; nan stays nan.
+// Returns e^x for x in [-87, 87]; NaN stays NaN.
 POPTORCH_EMU_INLINE float exponential(float x) {
-  // Adding it leaves a whole number in the last bits.
+  // Adding this constant leaves the rounded integer in the last bits.
   constexpr float kRound = 12582912.0f;
   const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
-  // ln 2 in two parts, of which n times the first is exact.
+  // ln 2 in two parts; n times the first part is exact.
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   const float q =
       (((0.0013950478751212358f * r + 0.008368882350623608f) * r + 0.04166620597243309f) * r +
@@ -56,8 +56,8 @@ POPTORCH_EMU_INLINE float tanh(float x) {
   return __builtin_copysignf(size < 0.625f ? near : far, x);
 }
 
-// This many products are added to one another before they are added to the sum, which keeps its
-// rounding small.
+// Number of products that are summed before they are added to the total, which limits rounding
+// errors.
 constexpr int64_t kPart = 64;
 
 POPTORCH_EMU_INLINE void run_cell(int64_t size, const CellForward& row) {
@@ -113,8 +113,8 @@ struct RowsOfLeft {
   }
 };
 
-// Some rows of a panel's product, from `first` on, and a part of the depth. `column` is where the
-// panel's columns are in the sums.
+// Adds a part of the depth to the product of `kCount` rows with a panel, from row `first` on.
+// `column` is the position of the panel's columns in the sums.
 template <class Width, int64_t kCount>
 POPTORCH_EMU_INLINE void add_part(int64_t first, int64_t begin, int64_t length, const float* b,
                                   int64_t column, const RowProduct& rows) {

@@ -5,10 +5,10 @@
 
 namespace poptorch_emu::rnn {
 
-// One row of an LSTM's step: `size` hidden units whose gates lie at i, f, g and o.
+// One row of a step of an LSTM, with `size` hidden units and their gates i, f, g and o.
 
 struct CellForward {
-  // In: what enters each gate. Out: the gates.
+  // Input: the sums that enter each gate. Output: the gates.
   float* i;
   float* f;
   float* g;
@@ -26,9 +26,9 @@ struct CellBackward {
   const float* previous_c;
   const float* c;
   const float* grad_h;
-  // In: what reaches c. Out: what reaches the previous c.
+  // Input: the gradient of c. Output: the gradient of the previous c.
   float* grad_c;
-  // Out: the gradients of what enters the gates.
+  // Output: the gradients of the sums that enter the gates.
   float* d_i;
   float* d_f;
   float* d_g;
@@ -36,16 +36,16 @@ struct CellBackward {
 };
 
 // A product of a few rows: sums = start + a b. The panels of b have `kPanel` columns each and lie
-// one after the other, (panels, depth, kPanel). The order of additions depends on the depth alone.
+// one after the other, (panels, depth, kPanel). The order of additions depends on the depth only.
 constexpr int64_t kRows = 8;
 constexpr int64_t kPanel = 32;
 struct RowProduct {
-  std::array<const float*, kRows> a;  // by row, of length depth
+  std::array<const float*, kRows> a;  // for each row, of length depth
   std::array<const float*, kRows> start;
   std::array<float*, kRows> sums;
 };
 
-// All kinds give the same bits.
+// Kernels for one processor level; all levels compute the same bits.
 struct LstmKernels {
   void (*run_cell)(int64_t size, const CellForward& row);
   void (*run_cell_backward)(int64_t size, const CellBackward& row);
@@ -53,7 +53,7 @@ struct LstmKernels {
                       const RowProduct& rows);
 };
 
-// Those for this processor; `nullptr` if there are none, for want of vectors (`vectors::width`).
+// Returns the kernels for this processor; `nullptr` if it lacks vectors (`vectors::width`).
 const LstmKernels* lstm_kernels();
 
 }  // namespace poptorch_emu::rnn

@@ -1,6 +1,6 @@
-// The products with a step's rows are made here, from weights that are packed once a sequence and
-// stay in a core's cache; those with many inputs, and the gradient of the input, are PyTorch's. The
-// gradients of weights, which are sums over all steps, come from `numerics/gemm/product.h`.
+// LSTM training by rows. The products with a step's rows use weights that are packed once for a
+// sequence and stay in a core's cache. PyTorch computes products with many inputs and the gradient
+// of the input. Gradients of weights, which are sums over all steps, use `numerics/gemm/product.h`.
 
 #include "ops/lstm_rows.h"
 
@@ -28,19 +28,20 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kNumGates = 4;
-// One block of rows keeps one thread busy; for a single one oneDNN's threads share each step.
+// A single block of rows would use one thread only, while oneDNN shares each step among threads.
 constexpr int64_t kFewestRows = 2 * kRows;
-// The packed weights of wider layers do not stay in a core's cache; oneDNN was faster from 320 on.
+// Packed weights of wider layers do not stay in a core's cache; oneDNN was faster from 320 units
+// on.
 constexpr int64_t kMostUnits = 256;
-// With more inputs the product of all steps at once is faster.
+// With more inputs, one product for all steps is faster.
 constexpr int64_t kMostInputs = 256;
 
-// (rows, columns) as (panels, rows, kPanel).
+// Converts (rows, columns) to (panels, rows, kPanel).
 Tensor in_panels(const Tensor& matrix) {
   return permuted_copy(matrix.unflatten(1, {-1, kPanel}).transpose(0, 1));
 }
 
-// The rows of one block; those that it lacks read zeros, and what they make is thrown away.
+// The rows of one block. Missing rows read zeros, and their results are discarded.
 class Block {
  public:
   Block(int64_t first, int64_t num_rows, int64_t widest)
@@ -49,7 +50,7 @@ class Block {
   int64_t begin() const { return first_; }
   int64_t end() const { return first_ + num_rows_; }
 
-  // `row(n)` is where row n begins.
+  // `row(n)` returns the start of row n.
   template <class Row>
   std::array<const float*, kRows> rows(const Row& row) {
     std::array<const float*, kRows> all;
@@ -72,8 +73,8 @@ class Block {
   std::vector<float> nothing_;
 };
 
-// Calls `run(block, member)` for each block of rows, on as many threads as there are: where they
-// are more than the blocks, each makes some units of a block.
+// Calls `run(block, member)` for each block of rows, on all available threads. With more threads
+// than blocks, each thread computes some units of a block.
 template <class Run>
 void for_each_block(const Layer& layer, const Run& run) {
   const int64_t num_rows = layer.batch_size();
@@ -84,7 +85,7 @@ void for_each_block(const Layer& layer, const Run& run) {
                      });
 }
 
-// The hidden units that a member makes: whole panels.
+// The hidden units that a member computes: whole panels.
 struct Units {
   Units(const Member& member, int64_t hidden_size)
       : begin(member.begin_of(hidden_size / kPanel) * kPanel),
@@ -96,8 +97,8 @@ struct Units {
   const int64_t end;
 };
 
-// Makes the columns of some units of a product, which has `size` columns for each gate or other
-// part of it.
+// Computes the columns of some units of a product, which has `size` columns for each of its parts,
+// for example for each gate.
 void run_units(const Units& units, int64_t size, int64_t num_parts, int64_t depth,
                const float* panels, const RowProduct& rows) {
   for (int64_t part = 0; part < num_parts; ++part) {
@@ -111,7 +112,7 @@ void run_units(const Units& units, int64_t size, int64_t num_parts, int64_t dept
   }
 }
 
-// Where the rows of a tensor (T, N, size) are, or of (N, size), for one step.
+// The rows of a tensor (T, N, size), or (N, size) for one step.
 class Rows {
  public:
   explicit Rows(const Tensor& values)
@@ -128,7 +129,7 @@ class Rows {
   int64_t size_;
 };
 
-// Where the gates and cells of a row are in the reserve, and the cells before it.
+// The gates and cells of each row in the reserve, and the cells before a step.
 class Saved {
  public:
   Saved(const Layer& layer, const Tensor& reserve)
@@ -140,7 +141,7 @@ class Saved {
 
   float* gate(int64_t t, int64_t n, int64_t index) const { return rows_.at(t, n) + index * size_; }
   float* c(int64_t t, int64_t n) const { return gate(t, n, kNumGates); }
-  // Before the k-th step that is taken.
+  // Returns the cells before step k.
   const float* previous_c(int64_t k, int64_t n) const {
     return k == 0 ? initial_c_.at(n) : c(layer_.row(k - 1), n);
   }
@@ -158,14 +159,14 @@ Tensor biases_of(const Layer& layer) {
                             : at::zeros({kNumGates * layer.hidden_size()}, layer.w_ih().options());
 }
 
-// Calls `run(narrowed)` for parts of some rows, on as many threads as there are: the function that
-// it is given narrows a tensor of that many rows. The parts do not depend on the threads: the bits
-// of a product on several may.
+// Calls `run(narrowed)` for parts of some rows, on all available threads; `narrowed` narrows a
+// tensor of that many rows. The parts do not depend on the threads, because the bits of a product
+// on several threads may.
 template <class Run>
 void for_each_part(int64_t num_rows, const Run& run) {
   constexpr int64_t kParts = 4;
   share_out(kParts, 1, [&](int64_t begin, int64_t end) {
-    // What the calling thread has set does not reach the others.
+    // Thread-local settings of the calling thread do not apply to other threads.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (int64_t part = begin; part < end; ++part) {
@@ -175,7 +176,7 @@ void for_each_part(int64_t num_rows, const Run& run) {
   });
 }
 
-// gates = biases + inputs w_ih': of many inputs for all rows, of few for those of each block.
+// Computes gates = biases + inputs w_ih', with many inputs for all rows, otherwise block by block.
 class InputProduct {
  public:
   InputProduct(const Layer& layer, const Tensor& reserve)
@@ -220,7 +221,7 @@ Tensor input_gradient(const Layer& layer, const Tensor& deltas) {
   return gradient.view(layer.input.sizes());
 }
 
-// The gradients of w_ih, w_hh and, where there are biases, of these.
+// Returns the gradients of w_ih and w_hh, and of the biases if there are any.
 std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
                                      const Tensor& deltas) {
   constexpr ProductKernel kKernel = ProductKernel::kPanels;
@@ -231,7 +232,7 @@ std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
   Tensor of_biases;
   multiply({all_deltas, all_inputs, kKernel, layer.has_biases() ? &of_biases : nullptr},
            /*adds=*/false, of_inputs);
-  // Before the first step that is taken, the state is the initial one.
+  // The first step starts from the initial state.
   Tensor of_states = at::empty({gates_size, layer.hidden_size()}, deltas.options());
   multiply({deltas[layer.row(0)].t(), layer.h0(), kKernel}, /*adds=*/false, of_states);
   if (num_steps > 1) {
@@ -301,11 +302,11 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const int64_t num_steps = layer.num_steps(), num_rows = layer.batch_size(),
                 size = layer.hidden_size(), gates_size = kNumGates * size;
   const auto options = results.reserve.options();
-  // Of what entered the gates, row by row.
+  // Gradients of the sums that entered the gates, row by row.
   const Tensor deltas = at::empty({num_steps, num_rows, gates_size}, options);
   const Tensor panels = in_panels(layer.w_hh());
   const Tensor grad_c = gradients.c.clone(at::MemoryFormat::Contiguous);
-  // What reaches the state after a step, and at last the initial one.
+  // Gradient of the state after a step, and finally of the initial state.
   const bool has_outputs = gradients.output.defined();
   const Tensor grad_h = has_outputs ? gradients.h + gradients.output[layer.row(num_steps - 1)]
                                     : gradients.h.clone(at::MemoryFormat::Contiguous);
@@ -327,7 +328,7 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
              from(h.at(n)), from(c.at(n)), gates, gates + size, gates + 2 * size,
              gates + 3 * size});
       }
-      // What reaches the state comes from all units.
+      // The gradient of the state needs all units.
       member.meet();
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? nothing.at(0) : outputs.at(layer.row(k - 1), n);

@@ -1,10 +1,9 @@
-// Operators whose result depends on how their arguments lie in memory, for arguments that may lie
-// in any order: what a kernel returns, and the engine's own layouts, need not be what a program
-// was captured with.
+// Operators whose result depends on the strides of their arguments, extended to any strides. A
+// kernel's result, or a layout of the engine, may have other strides than the captured value.
 //
-// `strided` brings a value into the order that its reader wants. The others have the names and
-// arguments of PyTorch's, whose kernels take some order for granted: they raise an error, or read
-// other elements than they should.
+// `strided` converts a value to the strides that its reader expects. The other operators have the
+// names and arguments of PyTorch's, whose kernels assume certain strides. With other strides,
+// PyTorch's kernels raise an error or read wrong elements.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -28,7 +27,7 @@ bool has_strides(const at::Tensor& x, at::IntArrayRef strides) {
   return true;
 }
 
-// Returns x with these strides at the beginning of its memory; x itself if it lies so.
+// Returns x with these strides at the start of its memory, or x itself if it has this layout.
 at::Tensor strided(const at::Tensor& x, at::IntArrayRef strides) {
   TORCH_CHECK(x.dim() == static_cast<int64_t>(strides.size()), "there are ", strides.size(),
               " strides for ", x.dim(), " dimensions");
@@ -45,7 +44,7 @@ struct Name {
   const char* overload = "";
 };
 
-// They want contiguous arguments. `tests/opinfo/memory_order.py` finds them.
+// Operators that require contiguous arguments; `tests/opinfo/memory_order.py` finds them.
 constexpr std::array kOfContiguous{
     Name{"_ctc_loss"},
     Name{"_ctc_loss", "Tensor"},
@@ -63,12 +62,12 @@ constexpr std::array kOfContiguous{
     Name{"view", "dtype"},
     Name{"view_as_complex"},
 };
-// They want rows whose elements lie next to each other.
+// Operators that require dense rows.
 constexpr std::array kOfDenseRows{
     Name{"_scaled_dot_product_flash_attention_for_cpu"},
     Name{"_scaled_dot_product_flash_attention_for_cpu_backward"},
 };
-// Kernels look at its strides.
+// Argument that may be strided, because kernels read its strides.
 constexpr const char* kMask = "attn_mask";
 
 bool has_dense_rows(const at::Tensor& x) { return x.dim() == 0 || x.stride(-1) == 1; }
@@ -77,7 +76,8 @@ c10::OperatorHandle operator_named(const std::string& name, const std::string& o
   return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
 }
 
-// Calls PyTorch's operator of the same name with what `lies_well` demands.
+// Calls PyTorch's operator of the same name, with copies of arguments for which `lies_well` is
+// false.
 template <bool (*lies_well)(const at::Tensor&)>
 void call_laid(const c10::OperatorHandle& ours, torch::jit::Stack* stack) {
   const auto& schema = ours.schema();

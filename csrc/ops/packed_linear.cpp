@@ -1,4 +1,4 @@
-// Linear layers whose weights are packed once for many products, as operators.
+// Operators for linear layers whose weights are packed once for many products.
 
 #include "numerics/gemm/packed_weight.h"
 
@@ -11,7 +11,7 @@ at::Tensor pack(const at::Tensor& weight, int64_t kernel, int64_t rows) {
   return pack_weight(weight, product_kernel(kernel), rows);
 }
 
-// Writes in `out`, which was packed before in the same way; returns a new tensor without it.
+// Writes to `out`, an earlier result with the same arguments; without `out`, returns a new tensor.
 at::Tensor pack_out(const at::Tensor& weight, int64_t kernel, int64_t rows,
                     const std::optional<at::Tensor>& out) {
   if (!out.has_value() || !out->defined()) return pack(weight, kernel, rows);

@@ -1,4 +1,4 @@
-// Operators that copy what lies in another order by tiles, and otherwise are PyTorch's.
+// Operators that copy permuted tensors in tiles, and otherwise call PyTorch's.
 
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>

@@ -1,9 +1,9 @@
-// A convolution of inference and the max pooling behind it, for images of few channels.
+// A convolution with few channels for inference, and the max pooling after it.
 //
-// oneDNN is fastest at them where it writes blocks of 16 channels. PyTorch has this layout only in
-// tensors of its own kind, which are read here where oneDNN has written them: what is left after
-// the pooling is a fraction of that, and is written in PyTorch's order. Nothing says how such a
-// tensor lies, so that this is tried once for each size, with and without a bias.
+// oneDNN is fastest here when it writes blocks of 16 channels. PyTorch offers this layout only in
+// opaque oneDNN tensors, whose memory this operator reads directly. The pooled result is much
+// smaller and is written in PyTorch's order. No interface reports the layout of such a tensor, so
+// that it is tested once for each size, with and without a bias.
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -36,7 +36,7 @@ constexpr int64_t kBlock = 16;
 struct Convolution {
   at::IntArrayRef stride, padding, dilation;
 
-  // The result is a tensor of oneDNN's.
+  // Returns the result as a oneDNN tensor.
   Tensor operator()(const Tensor& images, const Tensor& weight,
                     const std::optional<Tensor>& bias) const {
     return at::mkldnn_convolution(images.to_mkldnn(), weight, bias, padding, stride, dilation,
@@ -49,7 +49,7 @@ struct Pooling {
   bool ceil_mode;
 };
 
-// What an operator of PyTorch's for tensors of oneDNN's returns.
+// Calls an operator of PyTorch's for oneDNN tensors that returns a number.
 int64_t ask(const char* name, const Tensor& x) {
   const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   return found.typed<int64_t(const Tensor&)>().call(x);
@@ -61,7 +61,7 @@ const float* numbers_of(const Tensor& x) {
 
 int64_t num_blocks(int64_t channels) { return (channels + kBlock - 1) / kBlock; }
 
-// Whether a tensor of oneDNN's has the numbers of `plain` as (N, blocks, H, W, 16).
+// Returns whether a oneDNN tensor has the numbers of `plain` as (N, blocks, H, W, 16).
 bool has_blocks_of(const Tensor& x, const Tensor& plain) {
   const int64_t channels = x.size(1), num_places = x.size(2) * x.size(3);
   const int64_t of_image = num_blocks(channels) * num_places * kBlock;
@@ -80,12 +80,12 @@ bool has_blocks_of(const Tensor& x, const Tensor& plain) {
   return true;
 }
 
-// Numbers that tell places apart.
+// Returns numbers that distinguish positions.
 Tensor numbers_like(const Tensor& x, int64_t period) {
   return at::arange(x.numel(), x.options()).remainder_(period).view(x.sizes()).add_(1);
 }
 
-// Each thread tries this by itself, so that a process forked meanwhile waits for no lock.
+// Each thread tests the layout itself, so that a forked process does not wait for a lock.
 bool writes_blocks(const Convolution& convolution, const Tensor& images, const Tensor& weight,
                    const std::optional<Tensor>& bias) {
   thread_local std::map<std::vector<int64_t>, bool> known;
@@ -103,8 +103,8 @@ bool writes_blocks(const Convolution& convolution, const Tensor& images, const T
   return known[sizes] = has_blocks_of(tried, tried.to_dense().contiguous());
 }
 
-// Writes maxima (width, 16) as a row of each of the first channels. A ReLU keeps NaN, as PyTorch's
-// does.
+// Writes maxima (width, 16) as one row for each of the first channels. Like PyTorch's, the ReLU
+// keeps NaN.
 POPTORCH_EMU_FOR_EACH_CPU void write_channels(float* maxima, bool has_relu, int64_t channels,
                                               int64_t width, int64_t channel_step, float* to) {
   if (has_relu) {
@@ -115,7 +115,8 @@ POPTORCH_EMU_FOR_EACH_CPU void write_channels(float* maxima, bool has_relu, int6
   }
 }
 
-// Pools the images of a convolution, which lie in blocks, to `to` (N, channels, height, width).
+// Pools the blocked images of a convolution and writes the result to `to` (N, channels, height,
+// width).
 void pool_blocks(const MaxPool& pool, const Tensor& images, bool has_relu, float* to) {
   constexpr int64_t kFewestReads = int64_t{1} << 16;
   const int64_t channels = images.size(1), channel_step = pool.height() * pool.width();
@@ -144,8 +145,8 @@ void pool_plain(const Pooling& pooling, const Tensor& images, bool has_relu, Ten
   if (has_relu) to.relu_();
 }
 
-// The convolution of all images would leave the caches. 4 MiB, a core's share of the last cache, is
-// assumed.
+// Returns how many images are convolved at once, because the results of all images would exceed the
+// caches. The limit of 4 MiB, a core's share of the last-level cache, is assumed.
 int64_t images_at_once(const Tensor& images, int64_t channels) {
   constexpr int64_t kMostBytes = int64_t{4} << 20;
   const int64_t num_places = images.size(2) * images.size(3);
@@ -185,7 +186,8 @@ void check(const Tensor& input, const Tensor& weight) {
               ".");
 }
 
-// A convolution, a max pooling of its result, and a ReLU if asked for. The result is contiguous.
+// Computes a convolution, a max pooling of its result and optionally a ReLU. The result is
+// contiguous.
 Tensor pooled_convolution(const Tensor& input, const Tensor& weight,
                           const std::optional<Tensor>& bias, at::IntArrayRef stride,
                           at::IntArrayRef padding, at::IntArrayRef dilation,

@@ -1,4 +1,4 @@
-// Prints a tensor while a program runs: one text on standard error each time it is executed.
+// Prints a tensor while a program runs: one text on standard error for each execution.
 
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
@@ -36,11 +36,11 @@ std::string formatted(const char* format, Args... args) {
   return std::string(buffer.data(), std::min<size_t>(length, buffer.size() - 1));
 }
 
-// How much further in a row goes on after it was broken.
+// Extra indentation of a row's continuation lines.
 constexpr size_t kContinuation = 2;
 
-// Lays out one tensor: nested brackets, a line for each innermost row, long rows wrapped, and of
-// long axes only both ends.
+// Lays out one tensor: nested brackets, one line for each innermost row, wrapped long rows, and
+// only both ends of long axes.
 class TensorText {
  public:
   TensorText(const at::Tensor& tensor, const PrintOptions& options)
@@ -54,7 +54,7 @@ class TensorText {
     visit(0, 0, [this](int64_t index) { width_ = std::max(width_, element(index).size()); });
   }
 
-  // `column` is where the text begins.
+  // `column` is the column at which the text starts.
   std::string text(size_t column) {
     column_ = column;
     if (sizes_.empty()) {
@@ -66,7 +66,7 @@ class TensorText {
   }
 
  private:
-  // The positions shown on an axis; -1 stands for those left out.
+  // Returns the positions shown on an axis; -1 stands for omitted positions.
   std::vector<int64_t> shown(size_t dim) const {
     std::vector<int64_t> positions;
     const int64_t size = sizes_[dim];
@@ -89,8 +89,8 @@ class TensorText {
     }
   }
 
-  // Fixed notation unless digits would be lost, as numpy decides; it shows as many decimals as
-  // the largest number needs for its significant digits.
+  // Chooses fixed notation unless it loses digits, like NumPy. It shows as many decimals as the
+  // largest number needs for its significant digits.
   void choose_format() {
     format_ = options_.float_format;
     if (!is_float_) return;
@@ -129,7 +129,7 @@ class TensorText {
     column_ = indent;
   }
 
-  // The last axis: its elements on one line, as far as they fit.
+  // Writes the last axis, with as many elements on a line as fit.
   void write_row(int64_t offset, size_t indent) {
     put(options_.open_bracket);
     bool is_first = true;
@@ -148,7 +148,7 @@ class TensorText {
     put(options_.close_bracket);
   }
 
-  // Any axis before it: brackets on lines of their own, one blank further in each.
+  // Writes another axis: brackets on separate lines, indented by one more blank in each axis.
   void write_block(size_t dim, int64_t offset, size_t indent) {
     if (dim + 1 == sizes_.size()) return write_row(offset, indent);
     put(options_.open_bracket);
@@ -196,7 +196,7 @@ at::Tensor print_tensor(const at::Tensor& tensor, c10::string_view title,
                              std::string(close_bracket)};
   std::string text = std::string(title) + ": ";
   text += TensorText(tensor, options).text(text.size()) + "\n";
-  // One call, so that the texts of several workers do not mix.
+  // A single call, so that the texts of several workers do not mix.
   std::fwrite(text.data(), 1, text.size(), stderr);
   return tensor;
 }

@@ -1,5 +1,5 @@
-// Products of two matrices by the kernel that an argument names, to which a row may be added, and
-// the sums of columns that come with those of gradients.
+// Operators for matrix products with the kernel that an argument names and an optional row to add,
+// and for column sums.
 
 #include "numerics/gemm/product.h"
 

@@ -1,8 +1,8 @@
 // Random operators whose numbers depend only on (seed, micro-batch, replica, operation, element).
 //
-// Each takes `rng`, the int64 state {seed, micro-batch, replica, 0}, and the number of the
-// operation in its graph. Elements are counted in contiguous order: float64 and integers take 64
-// random bits, everything else 32. The same functions are the kernels for CPU and Meta.
+// Each operator reads `rng`, the int64 state {seed, micro-batch, replica, 0}, and its operation's
+// number in the graph. Elements are counted in contiguous order. A float64 or an integer uses 64
+// random bits, any other type 32. The same functions are the kernels for CPU and Meta.
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
@@ -40,7 +40,7 @@ static_assert(philox::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344
                                  {0xa4093822, 0x299f31d0}) ==
               Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
-// Float64 is computed in float64, everything narrower in float32.
+// Float64 is computed in float64, narrower types in float32.
 template <typename T>
 using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -56,7 +56,7 @@ std::array<uint64_t, 2> as_uint64(const Words& words) {
   return {words[0] | uint64_t{words[1]} << 32, words[2] | uint64_t{words[3]} << 32};
 }
 
-// The words as unsigned integers as wide as `R`: four of 32 bits or two of 64.
+// Returns the words as unsigned integers with the width of `R`: four with 32 bits or two with 64.
 template <typename R>
 auto as_lanes(const Words& words) {
   if constexpr (std::is_same_v<R, double>) {
@@ -66,7 +66,7 @@ auto as_lanes(const Words& words) {
   }
 }
 
-// Uniform in [0, 1), every value exact in a type with `digits` bits of mantissa.
+// Uniform in [0, 1); every value is exact in a type with `digits` mantissa bits.
 template <typename R>
 auto half_open_unit(const Words& words, int digits) {
   const int unused_bits = static_cast<int>(8 * sizeof(R)) - digits;
@@ -74,7 +74,7 @@ auto half_open_unit(const Words& words, int digits) {
   return map(as_lanes<R>(words), [=](auto word) { return R(word >> unused_bits) * step; });
 }
 
-// Uniform in (0, 1): never 0 and never 1, so that logarithms are finite and not 0.
+// Uniform in (0, 1), without 0 and 1, so that logarithms are finite and not 0.
 template <typename R>
 auto open_unit(const Words& words) {
   constexpr int kDigits = std::numeric_limits<R>::digits - 1;
@@ -82,7 +82,7 @@ auto open_unit(const Words& words) {
              [](R unit) { return unit + std::ldexp(R{0.5}, -kDigits); });
 }
 
-// Independent standard normal numbers, by pairs (Box and Muller, 1958).
+// Independent standard normal numbers, in pairs (Box and Muller, 1958).
 template <typename R>
 auto standard_normal(const Words& words) {
   auto values = open_unit<R>(words);
@@ -99,8 +99,8 @@ Tensor allocate(const Tensor& rng, IntArrayRef size, ScalarType dtype) {
   return at::empty(size, rng.options().dtype(dtype));
 }
 
-// Fills a new tensor of a floating-point type with what `draw` makes of four words. `draw` gets a
-// zero of the type to compute in.
+// Fills a new floating-point tensor with the values that `draw` computes from four words. `draw`
+// receives a zero of the type in which it computes.
 template <typename Draw>
 Tensor fill_floating(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype,
                      const Draw& draw) {
@@ -112,7 +112,7 @@ Tensor fill_floating(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarT
   return out;
 }
 
-// Fills with a function of one number in (0, 1) for each element.
+// Fills a tensor with a function of one uniform number in (0, 1) for each element.
 template <typename Function>
 Tensor fill_from_unit(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype,
                       const Function& function) {
@@ -177,7 +177,7 @@ Tensor cauchy(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dty
   });
 }
 
-// How many trials of probability p it takes to succeed: 1, 2, ...
+// Number of trials with probability p until the first success: 1, 2, ...
 Tensor geometric(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype, double p) {
   const ScalarType drawn = at::isFloatingType(dtype) ? dtype : at::kFloat;
   return fill_from_unit(rng, op_id, size, drawn,
@@ -185,7 +185,7 @@ Tensor geometric(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType 
       .to(dtype);
 }
 
-// Of the 2^32 words, how many mean "yes" at probability p.
+// Returns how many of the 2^32 words mean "yes" at probability p.
 uint64_t threshold_of(double p) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, "p is ", p, "; expected a probability in [0, 1].");
   return static_cast<uint64_t>(std::ldexp(p, 32));
@@ -206,7 +206,7 @@ Tensor bernoulli_tensor(const Tensor& rng, int64_t op_id, IntArrayRef size, Scal
   return at::lt(uniform(rng, op_id, size, precision, 0, 1), p).to(dtype);
 }
 
-// `mask` says which elements stay; they are scaled by 1 / (1 - p).
+// Returns the scaled input, and `mask` with the elements that remain; the scale is 1 / (1 - p).
 std::tuple<Tensor, Tensor> dropout(const Tensor& rng, int64_t op_id, const Tensor& input,
                                    double p) {
   const Tensor in = input.contiguous();
@@ -232,7 +232,8 @@ std::tuple<Tensor, Tensor> dropout(const Tensor& rng, int64_t op_id, const Tenso
   return {out, mask};
 }
 
-// Uniform in [low, high): the high half of a 128-bit product, even to one part in 2^64 / range.
+// Uniform in [low, high): the upper half of a 128-bit product, with a bias of one part in 2^64 /
+// range.
 Tensor randint(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype, int64_t low,
                int64_t high) {
   TORCH_CHECK_VALUE(low < high, "randint: nothing to draw from [", low, ", ", high,
@@ -248,14 +249,14 @@ Tensor randint(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dt
   return out.to(dtype);
 }
 
-// The ranks of n random numbers.
+// Returns the ranks of n random numbers.
 Tensor randperm(const Tensor& rng, int64_t op_id, int64_t n, ScalarType dtype) {
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
   const Tensor keys = randint(rng, op_id, {n}, at::kLong, 0, kLast);
   return at::argsort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/false).to(dtype);
 }
 
-// Without replacement: the n first of independent exponential clocks, one for each category.
+// Without replacement, draws the first n of independent exponential clocks, one for each category.
 Tensor multinomial(const Tensor& rng, int64_t op_id, const Tensor& weights, int64_t n,
                    bool replacement) {
   const int64_t num_categories = weights.size(-1);

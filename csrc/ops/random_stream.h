@@ -11,7 +11,7 @@
 
 namespace poptorch_emu {
 
-// The random numbers of one operation, in one micro-batch of one replica: a pure function from the
+// The random numbers of one operation in one micro-batch of one replica: a pure function from the
 // index of a block to four words.
 class RandomStream {
  public:
@@ -31,7 +31,7 @@ class RandomStream {
     key_ = {low(seed), low(seed >> 32)};
     op_id_ = static_cast<uint32_t>(op_id);
     micro_batch_low_ = low(micro_batch);
-    // Sixteen bits each: replicas below, the high bits of the micro-batch above.
+    // Each half has 16 bits: the low half the replica, the high half the micro-batch's high bits.
     replica_and_high_ = low(replica | (micro_batch >> 32) << 16);
   }
 
@@ -50,11 +50,11 @@ class RandomStream {
   uint32_t replica_and_high_;
 };
 
-// Calls `consume(words, first, count)` for each block of `kLanes` elements, on several threads:
-// the words are those of elements [first, first + count).
+// Calls `consume(words, first, count)` for each block of `kLanes` elements, on several threads. The
+// words belong to elements [first, first + count).
 template <int64_t kLanes, typename Consume>
 void for_each_block(const RandomStream& stream, int64_t numel, const Consume& consume) {
-  // At some 10 ns a block, enough work to pay for a thread.
+  // Blocks for one thread: a block takes about 10 ns, so that this is enough work for a thread.
   constexpr int64_t kGrainBlocks = 2048;
   const int64_t num_blocks = (numel + kLanes - 1) / kLanes;
   TORCH_CHECK_VALUE(num_blocks <= UINT32_MAX, numel, " random numbers at once; at most ",
@@ -67,8 +67,8 @@ void for_each_block(const RandomStream& stream, int64_t numel, const Consume& co
   });
 }
 
-// Fills a contiguous tensor; `draw` turns four words into as many elements as its array holds.
-// A tensor on device `meta` stays as it is, so that one kernel serves CPU and Meta.
+// Fills a contiguous tensor; `draw` converts four words to as many elements as its array holds. A
+// meta tensor stays unchanged, so that one kernel serves both CPU and Meta.
 template <typename T, typename Draw>
 at::Tensor fill(const at::Tensor& out, const at::Tensor& rng, int64_t op_id, const Draw& draw) {
   if (out.is_meta()) return out;

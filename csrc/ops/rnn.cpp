@@ -1,6 +1,6 @@
-// Recurrent networks while a model is traced: one `rnn_layer` a layer and direction.
+// Traces recurrent networks as one `rnn_layer` for each layer and direction.
 //
-// Registered at AutogradIPU, so that only the fake tensors of a trace meet it.
+// The kernels are registered at AutogradIPU, so that only the fake tensors of a trace reach them.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -47,7 +47,7 @@ bool any_requires_grad(TensorList tensors) {
                      [](const Tensor& tensor) { return tensor.requires_grad(); });
 }
 
-// Returns the output and, stacked by layer and direction, the final states.
+// Returns the output and the final states, stacked by layer and direction.
 std::vector<Tensor> run(const Network& network, const Tensor& input, TensorList state,
                         TensorList params) {
   const int64_t num_runs = network.num_layers * network.num_directions();

@@ -1,4 +1,4 @@
-// Differentiation of `rnn_layer`: its gradient is the one operation `rnn_layer_backward`.
+// Derivative of `rnn_layer`, which is the single operation `rnn_layer_backward`.
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -65,7 +65,7 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
                 saved[2], saved[3], saved[4], context->saved_data["mode"].toStringRef(),
                 context->saved_data["reverse"].toBool(), needs_input);
     if (!needs_input) found.insert(found.begin(), Tensor());
-    // Nothing for mode, reverse and training.
+    // Mode, reverse and training have no gradients.
     found.insert(found.end(), 3, Tensor());
     return found;
   }

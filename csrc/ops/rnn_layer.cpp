@@ -1,9 +1,9 @@
 // The operators `rnn_layer` and `rnn_layer_backward`: one layer in one direction as one operation
 // of a graph, with its gradient as another.
 //
-// An LSTM in float32 without projection runs by blocks of rows where there are several, otherwise
-// in oneDNN, as in eager PyTorch, whose workspace then is the reserve. All others run by steps;
-// half precision computes in float32.
+// A float32 LSTM without projection trains by blocks of rows if there are several. Otherwise an
+// LSTM runs in oneDNN, as in eager PyTorch, and oneDNN's workspace is the reserve. All other layers
+// run by steps, and half precision computes in float32.
 
 #include "ops/rnn_layer.h"
 
@@ -72,13 +72,13 @@ Layer in_float(const Layer& layer) {
           in_type(layer.state, at::kFloat), in_type(layer.weights, at::kFloat)};
 }
 
-// oneDNN wants biases in any case, and does not read these.
+// oneDNN requires bias arguments in any case, and does not read these.
 Tensor bias_or_zeros(const Layer& layer, size_t index) {
   return layer.has_biases() ? layer.weights[index] : at::zeros_like(layer.w_ih());
 }
 
 Results forward_in_mkldnn(const Layer& layer, bool is_training) {
-  // The kernel makes its workspace when gradients are enabled, whatever `train` says.
+  // The kernel creates its workspace if gradients are enabled, whatever `train` says.
   const c10::AutoGradMode makes_workspace(is_training);
   auto [output, h, c, reserve] = at::mkldnn_rnn_layer(
       layer.input, layer.w_ih(), layer.w_hh(), bias_or_zeros(layer, 2), bias_or_zeros(layer, 3),
@@ -124,7 +124,8 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
     return {needs_input_gradient ? all.input.to(dtype) : Tensor(), in_type(all.state, dtype),
             in_type(all.weights, dtype)};
   }
-  // The type of the reserve says which kernel made it, whatever has been switched on or off since.
+  // The type of the reserve tells the forward kernel, even if a backend was switched on or off
+  // since.
   if (results.reserve.scalar_type() == at::kByte) {
     return backward_in_mkldnn(layer, results, gradients);
   }
@@ -156,7 +157,7 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
   const auto reserve_type = is_bytes         ? at::kByte
                             : is_half(input) ? at::kFloat
                                              : input.scalar_type();
-  // Of oneDNN's workspace, whose size only oneDNN knows, what an LSTM must keep: gates and cells.
+  // Only oneDNN knows the size of its workspace; this is the minimum: gates and cells.
   std::vector<int64_t> reserve_size = {layer.num_steps(), layer.batch_size(),
                                        layer.num_saved() * layer.hidden_size()};
   if (is_bytes) reserve_size = {c10::multiply_integers(reserve_size) * int64_t{sizeof(float)}};
@@ -166,7 +167,7 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
           at::empty({layer.batch_size(), layer.output_size()}, options), c, reserve};
 }
 
-// All gradients in the order of the arguments; that of the input comes first, if it is wanted.
+// Returns all gradients in the order of the arguments, first the input's if requested.
 std::vector<Tensor> in_order(Gradients gradients, bool needs_input_gradient) {
   std::vector<Tensor> all;
   if (needs_input_gradient) all.push_back(gradients.input);

@@ -9,13 +9,13 @@ namespace poptorch_emu::rnn {
 
 enum class Mode { kLstm, kGru, kRnnTanh, kRnnRelu };
 
-// Throws ValueError unless `name` is "lstm", "gru", "rnn_tanh" or "rnn_relu".
+// Returns the mode for "lstm", "gru", "rnn_tanh" or "rnn_relu"; throws ValueError for other names.
 Mode mode_of(std::string_view name);
 
-// What one layer in one direction computes from. T steps, N rows, I inputs, H hidden, P outputs
-// (P = H without projection), G gates in PyTorch's order: input (T, N, I); state h0 (N, P) and, for
-// an LSTM, c0 (N, H); weights w_ih (G H, I), w_hh (G H, P), perhaps b_ih and b_hh (G H), perhaps
-// w_hr (P, H).
+// The arguments of one layer in one direction. With T steps, N rows, I inputs, H hidden units, P
+// outputs (P = H without projection) and G gates in PyTorch's order, the shapes are: input (T, N,
+// I); state h0 (N, P) and, for an LSTM, c0 (N, H); weights w_ih (G H, I), w_hh (G H, P), optionally
+// b_ih and b_hh (G H), optionally w_hr (P, H).
 struct Layer {
   Mode mode;
   bool is_reverse;
@@ -34,17 +34,18 @@ struct Layer {
   const at::Tensor& w_hr() const { return weights.back(); }
 
   int64_t num_gates() const;
-  // How many values of size (N, H) backward wants of each step.
+  // Returns how many values of size (N, H) backward needs from each step.
   int64_t num_saved() const;
   int64_t num_steps() const { return input.size(0); }
   int64_t batch_size() const { return input.size(1); }
   int64_t hidden_size() const { return w_hh().size(0) / num_gates(); }
   int64_t output_size() const { return w_hh().size(1); }
-  // The row of the k-th step that is taken.
+  // Returns the row of the sequence that step k processes.
   int64_t row(int64_t k) const { return is_reverse ? num_steps() - 1 - k : k; }
 };
 
-// output (T, N, P), h (N, P), c (N, H), and what backward needs; c and reserve may be empty.
+// Results: output (T, N, P), h (N, P), c (N, H), and the reserve for backward; c and reserve may be
+// empty.
 struct Results {
   at::Tensor output;
   at::Tensor h;
@@ -52,22 +53,22 @@ struct Results {
   at::Tensor reserve;
 };
 
-// The gradients of a layer's results, all defined; that of the output may be missing, for zeros,
-// where the layer runs by rows.
+// Gradients of a layer's results. All are defined, except that a layer by rows accepts an undefined
+// output gradient as zero.
 struct ResultGradients {
   at::Tensor output;
   at::Tensor h;
   at::Tensor c;
 };
 
-// The gradients of what a layer computes from; that of the input only on demand.
+// Gradients of a layer's arguments; that of the input only on request.
 struct Gradients {
   at::Tensor input;
   std::vector<at::Tensor> state;
   std::vector<at::Tensor> weights;
 };
 
-// Step by step with ATen's kernels, in eager PyTorch's order of operations.
+// Runs the layer step by step with ATen's kernels, in the order of operations of eager PyTorch.
 Results forward_by_steps(const Layer& layer, bool is_training);
 Gradients backward_by_steps(const Layer& layer, const Results& results,
                             const ResultGradients& gradients, bool needs_input_gradient);

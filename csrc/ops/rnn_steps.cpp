@@ -1,7 +1,7 @@
 // Recurrent layers as loops over their steps.
 //
-// The product with the input is one matrix product for all steps, and so are the gradients of the
-// weights; a step is left with the product with the hidden state and a few element-wise operations.
+// The product with the input is one matrix product for all steps, and so is each weight gradient. A
+// step only computes the product with the hidden state and a few elementwise operations.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
@@ -23,7 +23,7 @@ namespace {
 using at::Tensor;
 using Steps = std::vector<Tensor>;
 
-// Gates [first, first + count) of every step of `values` (T, N, G H).
+// Returns gates [first, first + count) of each step of `values` (T, N, G H).
 Tensor gates(const Tensor& values, int64_t first, int64_t count, int64_t hidden_size) {
   return values.narrow(2, first * hidden_size, count * hidden_size);
 }
@@ -32,7 +32,7 @@ Steps gate_steps(const Tensor& values, int64_t first, int64_t count, int64_t hid
   return gates(values, first, count, hidden_size).unbind();
 }
 
-// out = state w_hh^T + b_hh
+// Computes out = state w_hh^T + b_hh.
 void hidden_product(const Layer& layer, const Tensor& state, Tensor& out) {
   if (layer.has_biases()) {
     at::addmm_out(out, layer.b_hh(), state, layer.w_hh().t());
@@ -41,7 +41,7 @@ void hidden_product(const Layer& layer, const Tensor& state, Tensor& out) {
   }
 }
 
-// Row t holds what the step at row t started from.
+// Returns a tensor whose row t is the state before the step of row t.
 Tensor previous(const Layer& layer, const Tensor& values, const Tensor& initial) {
   const int64_t others = layer.num_steps() - 1;
   const Tensor first = initial.unsqueeze(0);
@@ -107,12 +107,11 @@ void lstm_forward(const Layer& layer, const Steps& x, const Tensor& saved, Steps
   }
 }
 
-// Gradients with respect to what enters the gates of each step (T, N, G H), and to the initial
-// state.
+// Gradients of the sums that enter the gates of each step (T, N, G H), and of the initial state.
 struct Deltas {
-  Tensor input;      // of the product with the input
-  Tensor hidden;     // of the product with the hidden state
-  Tensor projected;  // of the output (T, N, P), only with a projection
+  Tensor input;      // gradient of the product with the input
+  Tensor hidden;     // gradient of the product with the hidden state
+  Tensor projected;  // gradient of the output (T, N, P), only with a projection
   Steps state;
 };
 
@@ -132,7 +131,7 @@ Deltas rnn_backward(const Layer& layer, const Tensor& output, const ResultGradie
   return {deltas, deltas, {}, {grad_h}};
 }
 
-// With h' = n + z (h - n), n = tanh(x_n + r p), p the product that r scales.
+// Computes gradients for h' = n + z (h - n), n = tanh(x_n + r p); r scales the product p.
 Deltas gru_backward(const Layer& layer, const Results& results, const ResultGradients& gradients) {
   const int64_t size = layer.hidden_size();
   const Tensor& saved = results.reserve;
@@ -144,7 +143,7 @@ Deltas gru_backward(const Layer& layer, const Results& results, const ResultGrad
               dn_by_dh = (1 - n * n).mul_(keep).unbind(),
               dr_by_dn = (1 - r).mul_(r).mul_(p).unbind(), rs = r.unbind(), zs = z.unbind(),
               grad_output = gradients.output.unbind();
-  // The first two gates of both products have the same gradient.
+  // The first two gates have the same gradient in both products.
   const Tensor hidden = at::empty({layer.num_steps(), layer.batch_size(), 3 * size}, r.options());
   const Tensor delta_n = at::empty_like(n, at::MemoryFormat::Contiguous);
   const Steps all = hidden.unbind();
@@ -163,7 +162,7 @@ Deltas gru_backward(const Layer& layer, const Results& results, const ResultGrad
   return {at::cat({gates(hidden, 0, 2, size), delta_n}, 2), hidden, {}, {grad_h}};
 }
 
-// With c' = f c + i g, h' = o tanh(c').
+// Computes gradients for c' = f c + i g, h' = o tanh(c').
 Deltas lstm_backward(const Layer& layer, const Results& results, const ResultGradients& gradients) {
   const int64_t size = layer.hidden_size();
   const Tensor& saved = results.reserve;
@@ -216,7 +215,7 @@ Deltas deltas_of(const Layer& layer, const Results& results, const ResultGradien
   TORCH_INTERNAL_ASSERT(false, "a mode was forgotten");
 }
 
-// The gradient of w in y = x w^T, summed over steps and rows.
+// Returns the gradient of w in y = x w^T, summed over steps and rows.
 Tensor weight_gradient(const Tensor& delta, const Tensor& x) {
   return delta.flatten(0, 1).t().mm(x.flatten(0, 1));
 }
@@ -246,7 +245,7 @@ int64_t Layer::num_gates() const {
 }
 
 int64_t Layer::num_saved() const {
-  // The gates and one more value; a plain RNN finds all it needs in its output.
+  // The gates and one more value; backward of a plain RNN only needs the output.
   return num_gates() == 1 ? 0 : num_gates() + 1;
 }
 

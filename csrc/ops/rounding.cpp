@@ -1,4 +1,4 @@
-// The operator that rounds to float16 at random, of one element a random word.
+// Operator that rounds to float16 stochastically, with one random word for each element.
 
 #include "numerics/rounding.h"
 

@@ -7,7 +7,7 @@
 namespace poptorch_emu {
 namespace {
 
-// What an argument is; the numbers are part of the format.
+// Kind of an argument; the numbers are part of the format.
 enum class Tag {
   kNone,
   kTensor,
@@ -25,7 +25,7 @@ enum class Tag {
   kOptionalNumbers,
 };
 
-// Returns a list with the items where the flags say, and none elsewhere.
+// Returns a list with the items where the flags are set, and empty entries elsewhere.
 template <typename T, typename Item>
 c10::List<std::optional<T>> spread(const std::vector<int64_t>& is_there,
                                    const std::vector<Item>& items) {
@@ -63,7 +63,7 @@ void Reader::one(at::Tensor& tensor) {
   (*this)(dtype, sizes, is_number);
   int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (int64_t size : sizes) {
-    // A product above what is left cannot be right, so it never overflows either.
+    // A product above the number of remaining bytes is an error, so the product never overflows.
     if (size < 0 || (size > 0 && bytes > static_cast<int64_t>(left()) / size)) {
       throw Error(
           "The program is damaged: a constant has more values than the file has bytes. "
@@ -175,7 +175,7 @@ c10::IValue Reader::argument() {
   return {};
 }
 
-// FNV-1a, of eight bytes at a time.
+// Computes FNV-1a on eight bytes at a time.
 uint64_t checksum(std::string_view bytes) {
   constexpr uint64_t kPrime = 0x100000001b3;
   uint64_t sum = 0xcbf29ce484222325;

@@ -19,19 +19,19 @@ namespace poptorch_emu {
 
 static_assert(std::endian::native == std::endian::little, "the file is little-endian");
 
-// A number that tells bytes from others.
+// Returns a number that detects changed bytes.
 uint64_t checksum(std::string_view bytes);
 
-// Numbers are written as they lie in memory, strings and vectors after their length. A structure is
-// written member by member by `fields(archive, structure)`, the same function for both directions,
-// so that what is written is what is read.
+// Numbers are written as they lie in memory, strings and vectors after their length.
+// `fields(archive, structure)` writes or reads a structure member by member. One function serves
+// both directions, so that the reader expects exactly the members that the writer writes.
 
 template <typename T>
 concept Number = std::is_arithmetic_v<T>;
 template <typename T>
 concept Enumeration = std::is_enum_v<T>;
 
-// How many values an enumeration has, counted from 0; 0 of one that is never read.
+// Number of values of an enumeration, counted from 0; 0 if it is never read.
 template <Enumeration T>
 inline constexpr int64_t kNumValues = 0;
 template <>
@@ -83,17 +83,16 @@ class Writer {
   template <typename T>
     requires std::is_class_v<T>
   void one(const T& structure) {
-    fields(*this, const_cast<T&>(structure));  // A writer changes nothing.
+    fields(*this, const_cast<T&>(structure));  // The writer changes nothing.
   }
 
   std::string bytes_;
 };
 
-// How deep instructions may lie inside each other: bytes that nest code without end must not
-// exhaust the stack.
+// Maximum nesting depth of instructions; otherwise damaged bytes could exhaust the stack.
 constexpr int64_t kMaxDepth = 64;
 
-// Takes values from bytes; throws `Error` where there are too few, or no such value exists.
+// Reads values from bytes; throws `Error` if bytes are missing, or if no such value exists.
 class Reader {
  public:
   static constexpr bool kReads = true;
@@ -116,7 +115,7 @@ class Reader {
   }
   size_t left() const { return rest_.size(); }
 
-  // Returns a length that the remaining bytes can hold, if each entry takes at least one.
+  // Returns a length that the remaining bytes can hold, with at least one byte for each entry.
   int64_t length() { return below(static_cast<int64_t>(rest_.size()) + 1); }
 
   // Returns a number from 0 to `end` - 1.
@@ -175,12 +174,12 @@ class Reader {
     fields(*this, structure);
   }
   c10::IValue argument();
-  // Makes a structure that cannot be empty.
+  // Creates a structure that has no default constructor.
   template <typename T>
   T make();
 
   std::string_view rest_;
-  int64_t depth_ = 0;  // of the instruction that is being read
+  int64_t depth_ = 0;  // depth of the instruction that is being read
 };
 
 }  // namespace poptorch_emu

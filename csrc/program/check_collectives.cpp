@@ -1,4 +1,4 @@
-// What must hold of the exchanges between replicas in a program: where they may stand.
+// Checks the positions of exchanges between replicas in a program.
 
 #include <set>
 #include <string>
@@ -9,7 +9,7 @@
 namespace poptorch_emu {
 namespace {
 
-// A frame can wait between two instructions of a segment, and nowhere inside one.
+// A frame can wait between two instructions of a segment, but not within an instruction.
 void check_bodies(const Segment& segment, const std::vector<Instruction>& instructions) {
   for (const Instruction& instruction : instructions) {
     for (const Body& body : instruction.bodies) {

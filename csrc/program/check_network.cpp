@@ -1,4 +1,4 @@
-// What must hold of a valid program that exchanges tensors with other processes.
+// Checks the exchanges of a program with other processes.
 
 #include <algorithm>
 #include <map>
@@ -13,7 +13,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Where each window segment is in its IPU's list.
+// Position of each window segment in its IPU's list.
 using Places = std::map<SegmentId, size_t>;
 
 class NetworkChecker {
@@ -51,7 +51,7 @@ class NetworkChecker {
   const std::string& name(AccumulatorId id) const { return program_.accumulators[id.value].name; }
 
   // All processes must reach the exchanges in one order, so that none waits for a peer that waits
-  // for another exchange: they are one list.
+  // for another exchange. All exchanges are therefore in one list.
   void check_place(const Segment& segment) {
     const bool does_more = !segment.loads.empty() || !segment.instructions.empty() ||
                            !segment.stores.empty() || !segment.reductions.empty();
@@ -72,8 +72,8 @@ class NetworkChecker {
     row_ = segment.ipu;
   }
 
-  // On the network's row, what is no exchange relays a collective, or adds gradients of a
-  // micro-batch to sharded sums.
+  // Other segments in the network's row relay a collective, or add gradients of a micro-batch to
+  // sharded sums.
   void check_company(const Segment& segment) const {
     for (const Store& store : segment.stores) {
       const auto* sum = std::get_if<Accumulate>(&store.target);
@@ -140,9 +140,9 @@ class NetworkChecker {
     }
   }
 
-  // What replicas add in a window is there when one replica of their IPU has done an action behind
-  // it, for which the exchange must wait. What micro-batches add is there before any window
-  // segment.
+  // Additions of replicas in a window are complete after one replica of their IPU has done a later
+  // action, and the exchange must wait for that action. Additions of micro-batches are complete
+  // before any window segment.
   void check_summands(SegmentId id, AccumulatorId sum) {
     for (size_t index = 0; index < program_.segments.size(); ++index) {
       const SegmentId writer{static_cast<int64_t>(index)};
@@ -154,7 +154,7 @@ class NetworkChecker {
     }
   }
 
-  // The same of parts that replicas assign.
+  // Checks in the same way the parts of variables that replicas assign.
   void check_gather(SegmentId id, VariableId variable) {
     const Segment& gather = program_.at(id);
     check_id(static_cast<int64_t>(program_.variables.size()), variable.value, gather);
@@ -195,8 +195,8 @@ class NetworkChecker {
     });
   }
 
-  // A segment that reads a sum over processes has a link from the exchange, or comes on its IPU
-  // after one that has.
+  // A segment that reads a sum over processes must have a link from the exchange, or follow a
+  // segment with such a link on its IPU.
   void check_load(const Segment& segment, const Load& load) const {
     const auto* source = std::get_if<LoadAccumulator>(&load.source);
     if (source == nullptr) return;
@@ -245,9 +245,9 @@ class NetworkChecker {
   std::map<AccumulatorId, SegmentId> parts_by_;
 };
 
-// Goes through the window of one replica. What one order can do, all can; and since the exchanges
-// are one list, processes that each do them in this order never wait for each other in a circle.
-// Nor do replicas in their collectives, which all go through the same lists.
+// Runs through the window of one replica. If one order is possible, all are. The exchanges form one
+// list, so that processes that follow it never wait for each other in a circle. The same holds for
+// replicas in their collectives, because all replicas run the same lists.
 class Rehearsal {
  public:
   explicit Rehearsal(const Program& program)
@@ -285,8 +285,8 @@ class Rehearsal {
  private:
   struct Row {
     size_t position = 0;
-    bool has_begun = false;   // the action there, which waits for the network
-    int64_t num_relayed = 0;  // of its collectives
+    bool has_begun = false;   // whether the action there waits for the network
+    int64_t num_relayed = 0;  // collectives of the action that are carried out
   };
 
   bool is_at_end(size_t row) const { return rows_[row].position == program_.schedule[row].size(); }
@@ -313,7 +313,7 @@ class Rehearsal {
     return rows_[row].has_begun && next_id(row) == id.segment && rows_[row].num_relayed == id.index;
   }
 
-  // An action with collectives ends when the network has carried out the last of them.
+  // An action with collectives ends after the network has carried out the last of them.
   void begin(size_t row) {
     const Segment& segment = next(row);
     for (LinkId id : segment.incoming) --items_[id.value];
@@ -339,8 +339,8 @@ class Rehearsal {
 
   const Program& program_;
   std::vector<Row> rows_;
-  std::vector<int64_t> num_relays_;  // by segment, of its collectives
-  std::vector<int64_t> items_;       // by link
+  std::vector<int64_t> num_relays_;  // collectives of each segment
+  std::vector<int64_t> items_;       // items in each link
   int64_t micro_batch_actions_left_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What must hold of preparations, and of the segments that read what they keep.
+// Checks preparations, and the segments that read their values.
 
 #include <algorithm>
 #include <map>
@@ -17,7 +17,7 @@ bool stores(const Segment& segment, VariableId id) {
   return has_store<StoreVariable>(segment, is_it) || has_store<StoreVariableRows>(segment, is_it);
 }
 
-// Checks one preparation. Afterwards `registers` knows which registers hold something at its end.
+// Checks one preparation. Afterwards `registers` knows the registers that hold a value at its end.
 class PreparationChecker {
  public:
   PreparationChecker(const Program& program, const Segment& segment)
@@ -77,7 +77,7 @@ class PreparationChecker {
     }
   }
 
-  // An update makes the values again for all windows that come, so nothing is to be allocated.
+  // Later windows compute the values again, so each result must reuse its memory.
   void check_memory(const Instruction& instruction) const {
     const bool is_written_again =
         instruction.outputs.size() == 1 &&

@@ -1,4 +1,4 @@
-// What must hold of a valid program for a number of replicas to run it.
+// Checks whether a valid program can run on a number of replicas.
 
 #include <algorithm>
 #include <map>
@@ -25,7 +25,7 @@ void check_groups(const ReplicaGroups& groups, const std::string& name, int64_t 
   }
 }
 
-// Checks one segment: which replicas run it, and what they do together.
+// Checks one segment: the replicas that run it, and their joint actions.
 class ReplicaChecker {
  public:
   ReplicaChecker(const Program& program, const Segment& segment, int64_t num_replicas)
@@ -74,7 +74,7 @@ class ReplicaChecker {
     }
   }
 
-  // Which rows the others added to, a replica does not know.
+  // A replica does not know to which rows other replicas added gradients.
   void check_alone() const {
     if (num_replicas_ == 1) return;
     throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can do, " +
@@ -83,7 +83,7 @@ class ReplicaChecker {
 
   bool runs_everywhere() const { return static_cast<int64_t>(runners_.size()) == num_replicas_; }
 
-  // Each member of a group does its part of the sum, and none sees the whole before all are done.
+  // Each member of a group adds its part of the sum; none sees the whole before all are done.
   void check_reduction(AccumulatorId id) const {
     const Accumulator& accumulator = program_.accumulators[id.value];
     for (int64_t replica = 0; replica < num_replicas_; ++replica) {
@@ -111,7 +111,7 @@ class ReplicaChecker {
     });
   }
 
-  // Two replicas that assign one copy would race for it.
+  // Two replicas that assign the same copy would race.
   void check_assigned_once(const Variable& variable) const {
     if (variable.is_per_replica) return;
     std::set<int64_t> assigned;
@@ -123,7 +123,7 @@ class ReplicaChecker {
     }
   }
 
-  // The parts of all replicas become one tensor, which is the only copy.
+  // The parts of all replicas form one tensor, which is the only copy.
   void check_parts(const Variable& variable) const {
     const std::string where =
         "Segment '" + segment_.name + "' assigns a part of '" + variable.name + "' ";
@@ -146,7 +146,7 @@ class ReplicaChecker {
                 " replicas, but each must add its own");
   }
 
-  // A piece of each replica belongs to the result.
+  // The result contains one piece of each replica.
   void check_output() const {
     if (runners_.size() != 1 && !runs_everywhere()) {
       throw Error("Segment '" + segment_.name + "' gives an output on " +
@@ -162,8 +162,8 @@ class ReplicaChecker {
   std::vector<bool> is_runner_;  // by replica
 };
 
-// A second reduction would add the total to what some replicas still have of their own. On another
-// IPU a reader does not wait until all replicas have done their parts.
+// A second reduction would add the total to partial sums of other replicas. A reader on another IPU
+// does not wait until all replicas have added their parts.
 void check_reductions(const Program& program) {
   std::map<AccumulatorId, int64_t> ipu_of;
   std::set<std::pair<AccumulatorId, int64_t>> reduced;
@@ -193,7 +193,8 @@ void check_reductions(const Program& program) {
   }
 }
 
-// What each process of several must get from the others, lest their weights drift apart.
+// Checks the exchanges that a process needs with other processes; without them weights would
+// diverge.
 class ProcessChecker {
  public:
   explicit ProcessChecker(const Program& program) : program_(program) {
@@ -258,7 +259,7 @@ class ProcessChecker {
     }
   }
 
-  // The network's row adds up sharded accumulators micro-batch by micro-batch.
+  // Notes sharded sums, to which the network's row adds gradients in each micro-batch.
   void note_store(const Segment& segment, const Store& store) {
     const auto* variable = std::get_if<StoreVariable>(&store.target);
     if (variable != nullptr && variable->is_shard) assigned_in_parts_.insert(variable->variable);

@@ -1,4 +1,4 @@
-// What a schedule must be like: each segment runs as often as it is to, in order, on its own IPU.
+// Checks that the schedule runs each segment as often as required, in order, on its own IPU.
 
 #include <string>
 #include <vector>

@@ -1,8 +1,8 @@
 #pragma once
 
 // The members of each structure of a program, for `Writer` and `Reader`. A structured binding names
-// them all: when a member is added this file no longer compiles, until it is decided here whether
-// the member is stored.
+// all members, so that this file does not compile after a member is added until someone decides
+// here whether it is stored.
 
 #include "program/archive.h"
 #include "program/program.h"
@@ -49,7 +49,7 @@ POPTORCH_EMU_FIELDS(AccumulateRows, accumulator, indices, num_rows, padding_inde
 POPTORCH_EMU_FIELDS(StoreVariableRows, variable, accumulator)
 template <typename Archive>
 void fields(Archive& archive, Store& store) {
-  auto& [source, target, is_last_use] = store;  // The last is found again by `find_last_uses`.
+  auto& [source, target, is_last_use] = store;  // `find_last_uses` sets the last one.
   archive(source, target);
 }
 
@@ -63,7 +63,7 @@ void fields(Archive& archive, Instruction& instruction) {
   control = control_of(op);
 }
 
-// The number of registers stands before what writes them, which takes at least one byte for each.
+// The number of registers comes before their writers, which take at least one byte each.
 inline void registers(Writer& archive, int64_t count) { archive(count); }
 inline void registers(Reader& archive, int64_t& count) { count = archive.length(); }
 
@@ -80,7 +80,7 @@ template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
          gathers, relayed, is_seen_outside, num_registers, loads, instructions, stores, incoming,
-         outgoing] = segment;  // Links know their ends.
+         outgoing] = segment;  // Links store their ends.
   archive(name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
           gathers, relayed, is_seen_outside);
   registers(archive, num_registers);

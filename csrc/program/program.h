@@ -13,10 +13,10 @@
 
 namespace poptorch_emu {
 
-// A program is values only: what the virtual IPUs run, with every decision taken. It is built once
-// by the compiler, checked by `validate`, and never changes while it runs.
+// A program consists of values only: all actions of the virtual IPUs, with every decision made. The
+// compiler builds it once, `validate` checks it, and it never changes while it runs.
 
-// Where an instruction came from, for error messages.
+// The origin of an instruction, for error messages.
 struct Debug {
   std::string node;
   std::string block;
@@ -25,8 +25,8 @@ struct Debug {
   std::string source;
 };
 
-// An argument that is filled from registers before each call: one tensor, or a list of tensors in
-// which an empty register (value -1) stands for None.
+// An argument that registers fill before each call: one tensor, or a list of tensors in which an
+// empty register (value -1) stands for None.
 struct Slot {
   int64_t argument;
   RegisterId source;
@@ -37,7 +37,7 @@ struct ListSlot {
   bool is_optional;  // Tensor?[] rather than Tensor[]
 };
 
-// What an instruction does: runs its operator, or one of the things that only a frame can do.
+// Kind of an instruction: a call of its operator, or an action that only a frame can carry out.
 enum class Control {
   kOperator,
   kForLoop,
@@ -45,17 +45,17 @@ enum class Control {
   kHostCall,
   kAddProduct,
   kUpdateRows,
-  kCollective,  // takes part in an exchange between all replicas, and waits for them
-  kOwnPiece,    // takes the replica's own entry of the first dimension
+  kCollective,  // exchanges values with all replicas, and waits for them
+  kOwnPiece,    // returns the replica's own entry of the first dimension
 };
 
-// Returns what an operator stands for; those of `poptorch_emu` that are no `kOperator` have no
+// Returns the kind of an operator; operators of `poptorch_emu` other than `kOperator` have no
 // kernels.
 Control control_of(const c10::OperatorHandle& op);
 
-// What an instruction of kind `kCollective` gives each replica: the values of all of them, in order
-// on a new first dimension; their sum; or, of the first dimension cut into as many pieces as there
-// are replicas, the pieces with its own number.
+// Result of an instruction of kind `kCollective` on each replica. `kAllGather` stacks the values of
+// all replicas in a new first dimension, and `kAllReduce` returns their sum. `kAllToAll` splits the
+// first dimension into one piece for each replica and returns the pieces with the replica's number.
 enum class Collective { kAllGather, kAllReduce, kAllToAll };
 Collective collective_of(const c10::OperatorHandle& op);
 
@@ -63,21 +63,21 @@ struct Body;
 
 struct Instruction {
   c10::OperatorHandle op;
-  std::vector<c10::IValue> arguments;  // constants in place, anything in the slots
+  std::vector<c10::IValue> arguments;  // constants; slots may hold anything
   std::vector<Slot> slots;
   std::vector<ListSlot> list_slots;
-  std::vector<RegisterId> outputs;  // -1 where nothing uses the result
+  std::vector<RegisterId> outputs;  // -1 for a result without users
   std::vector<RegisterId> dies;     // released after the call
   Debug debug;
   Control control = Control::kOperator;
-  std::vector<Body> bodies;  // of a loop one; of a branch two, the first for `true`
+  std::vector<Body> bodies;  // one for a loop; two for a branch, the first for `true`
 };
 
-// The sum to which an instruction of kind `kAddProduct` adds the product of its two matrices, or
-// whose rows one of kind `kUpdateRows` reads.
+// Returns the sum to which an instruction of kind `kAddProduct` adds the product of its matrices,
+// or whose rows an instruction of kind `kUpdateRows` reads.
 AccumulatorId sum_of(const Instruction& instruction);
 
-// A collective of a program: the `index`-th of a segment.
+// One collective of a program: number `index` within a segment.
 struct CollectiveId {
   SegmentId segment;
   int64_t index = -1;
@@ -85,24 +85,25 @@ struct CollectiveId {
   auto operator<=>(const CollectiveId&) const = default;
 };
 
-// Code inside an instruction, with registers of its own. Its parameters are the tensors of the
-// instruction's lists: of a loop those it carries, one row of each it scans, those it captures.
+// Code inside an instruction, with its own registers. Its parameters are the tensors in the lists
+// of the instruction. A loop passes carried values, one row of each scanned value, and captured
+// values.
 struct Body {
   std::string name;
   int64_t num_registers = 0;
-  std::vector<RegisterId> parameters;  // -1 for those that nothing reads
-  RegisterId iteration;                // holds the number of the iteration; -1 if nothing reads it
+  std::vector<RegisterId> parameters;  // -1 for a parameter without readers
+  RegisterId iteration;                // number of the iteration; -1 if nothing reads it
   std::vector<Instruction> instructions;
   std::vector<RegisterId> results;
 };
 
-// What fills a register before the code of a segment runs.
+// Sources that fill a register before the code of a segment runs.
 struct LoadInput {
   InputId input;
 };
 struct LoadVariable {
   VariableId variable;
-  bool is_shard = false;  // only the replica's part of it
+  bool is_shard = false;  // only the replica's part
 };
 struct LoadConstant {
   ConstantId constant;
@@ -114,11 +115,11 @@ struct LoadAccumulator {
   AccumulatorId accumulator;
   bool is_shard = false;
 };
-// Of one of the micro-batches that an action joins.
+// Loads the random state of one of the micro-batches that an action joins.
 struct LoadRng {
   int64_t piece = 0;
 };
-// Of a variable, and of its accumulator, the rows that gradients were added to in this window.
+// Loads the rows of a variable to whose accumulator gradients were added in this window.
 struct LoadVariableRows {
   VariableId variable;
   AccumulatorId accumulator;
@@ -126,7 +127,7 @@ struct LoadVariableRows {
 struct LoadAccumulatorRows {
   AccumulatorId accumulator;
 };
-// A register of a preparation, as its last run left it.
+// Loads a register of a preparation, with the value of its last run.
 struct LoadPrepared {
   SegmentId preparation;
   RegisterId source;
@@ -138,9 +139,10 @@ struct Load {
   LoadSource source;
 };
 
-// What becomes of a register after the code of a segment ran.
-// The register holds the pieces of some of the micro-batches that an action joins: of `num_pieces`
-// from number `piece` on, behind each other in the first dimension where they are several.
+// Targets of a register after the code of a segment has run.
+//
+// Stores `num_pieces` pieces of an output, from number `piece` on, for the micro-batches that an
+// action joins. Several pieces lie one after the other in the first dimension.
 struct StoreOutput {
   OutputId output;
   int64_t piece = 0;
@@ -153,14 +155,14 @@ struct StoreVariable {
 struct Accumulate {
   AccumulatorId accumulator;
 };
-// The register holds rows of a gradient; each is added to the row of the sum that `indices` name.
+// Adds each row of a gradient in the register to the row of the sum that `indices` names.
 struct AccumulateRows {
   AccumulatorId accumulator;
   RegisterId indices;
-  int64_t num_rows;       // of the sum
-  int64_t padding_index;  // its rows are left out; -1 where there is none
+  int64_t num_rows;       // rows of the sum
+  int64_t padding_index;  // index of rows that are not added; -1 if there is none
 };
-// The register holds what these rows of the variable become.
+// Stores new values of the rows of the variable.
 struct StoreVariableRows {
   VariableId variable;
   AccumulatorId accumulator;
@@ -170,24 +172,24 @@ using StoreTarget =
 struct Store {
   RegisterId source;
   StoreTarget target;
-  // Nothing reads the register afterwards; set by `Program::find_last_uses`.
+  // Whether nothing reads the register afterwards; set by `Program::find_last_uses`.
   bool is_last_use = false;
 };
 
 enum class SegmentKind {
-  kMicroBatch,  // runs once for each micro-batch, by its own action
-  kWindow,      // runs once for each window, by the replicas that are its runners
-  // Computes what depends on variables, constants and scalars alone. Its registers keep the values
-  // for all segments that read them (`LoadPrepared`), as long as its lifetime says.
+  kMicroBatch,  // runs once for each micro-batch, as its own action
+  kWindow,      // runs once for each window, on the replicas that are its runners
+  // Computes values that depend only on variables, constants and scalars. Other segments read its
+  // registers (`LoadPrepared`), and the lifetime says for how long the values are kept.
   kPreparation,
 };
 
-// How long the values of a preparation are kept.
+// Time for which the values of a preparation are kept.
 enum class Lifetime {
-  // Until the host writes a variable or a scalar that it loads. No segment stores those variables.
+  // Until the host writes a variable or a scalar that the preparation loads. No segment stores it.
   kCall,
-  // Until its only variable changes, which updates may do. Each result is written again in the
-  // memory that it had before.
+  // Until the preparation's only variable changes, which an update may do. Each new result
+  // overwrites the memory of the old one.
   kWindow,
 };
 
@@ -196,24 +198,23 @@ struct Segment {
   std::string name;
   int64_t ipu;
   SegmentKind kind;
-  Lifetime lifetime = Lifetime::kCall;  // of a preparation
-  // The replicas that run a window segment: one for all, one for each group, or each. It begins
-  // when every replica of the IPU is through with what comes before.
+  Lifetime lifetime = Lifetime::kCall;  // lifetime of a preparation's values
+  // Replicas that run a window segment: one for all, one for each group, or all of them. The
+  // segment begins after every replica of the IPU has completed the actions before.
   std::vector<int64_t> runners = {0};
-  // What a runner adds up over its group first, its own part of it.
+  // Sums that a runner first adds up over its group, each runner its own part.
   std::vector<AccumulatorId> reductions = {};
-  // What is exchanged with other processes, in this order: sums that all get; sums of which each
-  // process gets the parts of its replicas; sharded sums that are put together; variables whose
-  // parts were assigned. Such a segment is on the network's row of the schedule, beside those of
-  // the IPUs, and does nothing else.
+  // Exchanges with other processes, in this order: sums for all processes; sums of which each
+  // process receives its replicas' parts; sharded sums to assemble; variables whose parts were
+  // assigned. Such a segment is in the network's row of the schedule and does nothing else.
   std::vector<AccumulatorId> exchanges = {};
   std::vector<AccumulatorId> scatters = {};
   std::vector<AccumulatorId> gathered_sums = {};
   std::vector<VariableId> gathers = {};
-  // The collective that it carries out with other processes, for each micro-batch. Such a segment
-  // is on the network's row, too, and one replica runs it.
+  // The collective that the segment carries out with other processes, for each micro-batch. Such a
+  // segment is in the network's row, too, and one replica runs it.
   CollectiveId relayed = {};
-  // Whether it calls code of the user's or the host, or prints: then the order of its runs shows.
+  // Whether the segment calls user or host code, or prints, so that the order of runs is visible.
   bool is_seen_outside = false;
   int64_t num_registers = 0;
   std::vector<Load> loads;
@@ -227,11 +228,11 @@ struct Segment {
     return !exchanges.empty() || !scatters.empty() || !gathered_sums.empty() || !gathers.empty();
   }
   bool relays() const { return relayed.segment.value >= 0; }
-  // The instructions that are collectives, in order.
+  // Returns the instructions that are collectives, in order.
   std::vector<const Instruction*> collectives() const;
 };
 
-// Whether some store of a segment has a target of a kind, such as `StoreVariable`, that `is` this.
+// Returns whether a store of a segment has a target of type `Kind` for which `is` returns true.
 template <typename Kind, typename Is>
 bool has_store(const Segment& segment, const Is& is) {
   return std::any_of(segment.stores.begin(), segment.stores.end(), [&is](const Store& store) {
@@ -240,23 +241,23 @@ bool has_store(const Segment& segment, const Is& is) {
   });
 }
 
-// A bounded FIFO that carries tensors from one segment to another of the same replica: a stash when
-// both are on one IPU, a channel otherwise. Between window segments, what a single runner sends
-// reaches every runner of the consumer.
+// A bounded FIFO that carries tensors from one segment to another of the same replica: a stash if
+// both are on one IPU, otherwise a channel. Between window segments, the items of a single runner
+// reach every runner of the consumer.
 struct Link {
   SegmentId producer;
   std::vector<RegisterId> producer_registers;
   SegmentId consumer;
   std::vector<RegisterId> consumer_registers;
   int64_t capacity;
-  // Links of other kinds may stand beside it.
-  bool is_remote = false;  // its items wait in streaming memory
-  // Its values are the same on all replicas, and each holds a part of them until all have taken
-  // them out; between micro-batch segments only.
+  // Links without these flags may connect the same segments.
+  bool is_remote = false;  // the items wait in streaming memory
+  // The values are the same on all replicas. Each replica keeps a part of them until all have taken
+  // them out. Only links between micro-batch segments can be sharded.
   bool is_sharded = false;
 };
 
-// Which group each replica belongs to; all to one where nothing is said.
+// The group of each replica; without entries, all replicas are in one group.
 struct ReplicaGroups {
   std::vector<int64_t> of_replica = {};
 
@@ -268,9 +269,9 @@ struct Variable {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
   bool is_per_replica;
-  // Replicas of one group share a copy, unless each has its own.
+  // Replicas of one group share a copy, unless each replica has its own.
   ReplicaGroups groups = {};
-  // Each replica holds a part, in place of groups; not with several processes.
+  // Each replica holds a part, instead of groups; not supported with several processes.
   bool is_sharded = false;
   bool is_remote = false;  // lives in streaming memory
 };
@@ -282,10 +283,10 @@ struct Accumulator {
   std::string name;
   at::ScalarType dtype;
   bool is_running_mean;
-  // Sums are over the replicas of one group.
+  // The sum runs over the replicas of one group.
   ReplicaGroups groups = {};
-  // Each replica holds a part of the sum over all, in place of groups. With several processes the
-  // network's row adds to it.
+  // Each replica holds a part of the sum over all replicas, instead of groups. With several
+  // processes the network's row adds to the sum.
   bool is_sharded = false;
   bool is_remote = false;
 };
@@ -294,25 +295,25 @@ struct Input {
   bool is_batched;
 };
 
-// The numbers are those of PopTorch's enumeration.
+// The numbers equal those of PopTorch's enumeration.
 enum class OutputMode { kFinal = 0, kEveryN = 1, kAll = 2, kSum = 3 };
 struct Output {
   OutputMode mode;
   int64_t period;
 };
 
-// Of a segment that runs for each micro-batch, an action may join several: `Program::joined`. They
-// are counted as one then.
+// One run of a segment. An action of a micro-batch segment may join several micro-batches
+// (`Program::joined`), which are counted as one here.
 struct Action {
   SegmentId segment;
   int64_t micro_batch;
 };
 
-// How numbers are treated beside what the instructions say.
+// Treatment of numbers that instructions do not specify.
 struct Numerics {
-  // A NaN or an infinity that numbers did not have before is an error.
+  // Raise an error if an operation returns NaN or infinity that its inputs do not contain.
   bool checks_floating_point = false;
-  // Gradients are rounded at random when they are added to a float16 accumulator.
+  // Round gradients stochastically when they are added to a float16 accumulator.
   bool rounds_stochastically = false;
 };
 
@@ -325,48 +326,47 @@ struct Program {
   std::vector<Output> outputs;
   std::vector<Segment> segments;
   std::vector<Link> links;
-  // For each IPU what it does in one window, in order.
+  // The actions of each IPU in one window, in order.
   std::vector<std::vector<Action>> schedule;
   int64_t micro_batches_per_window = 1;
-  // How many micro-batches that follow each other an action runs for, as if they were one.
+  // Number of consecutive micro-batches that one action runs as if they were one.
   int64_t joined = 1;
   Numerics numerics;
 
-  // How often a segment of micro-batches runs in a window.
+  // Returns how often a micro-batch segment runs in a window.
   int64_t runs_per_window() const { return micro_batches_per_window / joined; }
 
   Segment& at(SegmentId id) { return segments.at(id.value); }
   const Segment& at(SegmentId id) const { return segments.at(id.value); }
 
-  // Notes in each store whether it is the last to read its register. Call when all is built.
+  // Marks the last store that reads each register. Call it after the program has been built.
   void find_last_uses();
 
-  // Whether a segment adds to a sharded accumulator, which all replicas do together: it begins when
-  // every replica of its IPU has done what comes before, like a window segment.
+  // Returns whether a segment adds to a sharded accumulator, which all replicas do together. Like a
+  // window segment, it begins after every replica of its IPU has completed the actions before.
   bool is_collective(const Segment& segment) const;
 
-  // Whether micro-batches may add to a sum in any order, and at once: then the sum sees to the
-  // order. One that is checked may not, since an error names the micro-batch that spoils it.
+  // Returns whether micro-batches may add to a sum in any order and in parallel, so that the sum
+  // restores the order. A checked sum may not, because an error names the micro-batch at fault.
   bool adds_in_any_order(AccumulatorId id) const;
 
-  // Throws `Error` that names the first fault; a program that passes cannot fail for its form.
+  // Throws an `Error` that names the first fault; a valid program cannot fail for its form.
   void validate() const;
-  // The parts of it that look at when segments run, at what is exchanged with other processes, at
-  // collectives, and at preparations.
+  // Parts of `validate`: order of runs, exchanges with other processes, collectives, preparations.
   void check_schedule() const;
   void check_network() const;
   void check_collectives() const;
   void check_preparations() const;
 
-  // Throws `Error` if a valid program cannot run on this many replicas, in one process or as one of
-  // several.
+  // Throws `Error` if a valid program cannot run on this many replicas, in a single process or in
+  // one of several.
   void check_replicas(int64_t num_replicas, bool has_peers = false) const;
 
-  // A listing of everything, for people.
+  // Returns a readable listing of the program.
   std::string text() const;
 };
 
-// "float32[4, 3]" for a tensor, a short form of anything else.
+// Returns for example "float32[4, 3]" for a tensor, and a short form of any other value.
 std::string describe(const c10::IValue& value);
 
 }  // namespace poptorch_emu

@@ -7,17 +7,17 @@
 
 namespace poptorch_emu {
 
-// Whether a slot gives an operator what it returned in the last run, to be written again. In the
+// Returns whether a slot passes an operator's result of the last run, to be overwritten. In the
 // first run of a frame the register is empty.
 bool gives_own_result(const Instruction& instruction, const Slot& slot);
 
-// Follows the registers of one piece of code: each is written before it is read, and once.
+// Checks the registers of one piece of code: each is written once, and before it is read.
 class RegisterChecker {
  public:
-  // `where` names the code, such as "segment 'forward 0'".
+  // `where` names the code in messages, for example "segment 'forward 0'".
   RegisterChecker(int64_t num_registers, std::string where);
 
-  // Each throws `Error` that names the first fault.
+  // Each function throws an `Error` that names the first fault.
   void check(const Instruction& instruction);
   void read(RegisterId id, const std::string& user) const;
   void write(RegisterId id, const std::string& user);

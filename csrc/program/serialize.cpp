@@ -7,8 +7,8 @@
 namespace poptorch_emu {
 namespace {
 
-// "IPUPROG" and the version of the format. Change it with any change of what is written, and where
-// programs that were stored must not run any more.
+// "IPUPROG" and the version of the format. Increase the version with any change of the stored
+// members, or if stored programs must not run any more.
 constexpr std::string_view kMagic("IPUPROG\x10", 8);
 
 Instruction read_instruction(Reader& reader) {
@@ -35,7 +35,7 @@ void check_type(const Instruction& instruction, int64_t index, const c10::TypePt
   }
 }
 
-// Throws unless the operator takes these arguments; `validate` looks at the results.
+// Throws unless the arguments match the operator's schema; `validate` checks the results.
 void check(const Instruction& instruction) {
   const auto& schema = instruction.op.schema();
   if (instruction.arguments.size() != schema.arguments().size()) {
@@ -61,7 +61,7 @@ void check(const Instruction& instruction) {
   }
 }
 
-// Puts each link into the lists of its two segments.
+// Adds each link to the lists of its two segments.
 void connect(Program& program) {
   const auto count = static_cast<int64_t>(program.segments.size());
   for (size_t index = 0; index < program.links.size(); ++index) {
@@ -77,7 +77,7 @@ void connect(Program& program) {
   }
 }
 
-// Returns how deep instructions lie inside each other; those of a segment lie 1 deep.
+// Returns the nesting depth of instructions; the instructions of a segment have depth 1.
 int64_t depth_of(const std::vector<Instruction>& code) {
   int64_t inside = 0;
   for (const Instruction& instruction : code) {

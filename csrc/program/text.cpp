@@ -1,4 +1,4 @@
-// Programs and values as people read them.
+// Readable text for programs and values.
 
 #include <sstream>
 #include <string_view>
@@ -9,20 +9,20 @@
 namespace poptorch_emu {
 namespace {
 
-// PyTorch's Python name of a type.
+// Returns PyTorch's Python name of a type.
 std::string_view dtype_name(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
 
 std::string text_of(RegisterId id) { return id.value < 0 ? "-" : "%" + std::to_string(id.value); }
 
-// " %0 %1", "-" standing for what is empty or not used.
+// Returns for example " %0 %1"; "-" stands for an empty or unused register.
 std::string text_of(const std::vector<RegisterId>& ids) {
   std::string text;
   for (RegisterId id : ids) text += " " + text_of(id);
   return text;
 }
 
-// "aten::mul.Tensor( %0 [ %1 - ] )": the arguments that are registers, in their order, and the name
-// of the kernel of a product.
+// Writes for example "aten::mul.Tensor( %0 [ %1 - ] )": the arguments that are registers, in order,
+// and the kernel's name if the operator is a product.
 void write_call(std::ostream& out, const Instruction& instruction) {
   const c10::FunctionSchema& schema = instruction.op.schema();
   out << schema.operator_name() << "(";
@@ -64,7 +64,7 @@ void write_instruction(std::ostream& out, const Instruction& instruction, const 
   }
 }
 
-// Names what loads and stores refer to.
+// Returns the names of the objects that loads and stores refer to.
 class Namer {
  public:
   explicit Namer(const Program& program) : program_(program) {}
@@ -166,7 +166,7 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
   }
 }
 
-// Where a variable or accumulator lives.
+// Writes the place of a variable or accumulator.
 template <typename Entry>
 void write_place(std::ostream& out, const Entry& entry) {
   if (!entry.groups.of_replica.empty()) out << ", groups " << describe(entry.groups.of_replica);

@@ -1,4 +1,4 @@
-// What a program must be like, so that it cannot fail for its form while it runs.
+// Checks the form of a program, so that a run cannot fail because of it.
 
 #include <algorithm>
 #include <limits>
@@ -23,7 +23,7 @@ void check_id(const Table& table, Id<Tag> id, const std::string& where, const ch
   }
 }
 
-// Checks one segment: its registers, and that what it names exists.
+// Checks the registers of one segment, and that all ids in it exist.
 class SegmentChecker {
  public:
   SegmentChecker(const Program& program, const Segment& segment)
@@ -111,7 +111,7 @@ class SegmentChecker {
     }
   }
 
-  // Only a whole sum on the IPU to which rows are added knows which rows that were.
+  // Only a whole sum on an IPU records the rows to which gradients were added.
   void check_touched(AccumulatorId id, const std::string& where) const {
     check_id(program_.accumulators, id, where, "accumulator");
     const Accumulator& sum = program_.accumulators[id.value];
@@ -179,7 +179,7 @@ class SegmentChecker {
     }
   }
 
-  // Of several processes each may have one replica only.
+  // With several processes, each one may have a single replica.
   bool is_exchanged(AccumulatorId id) const {
     return std::any_of(program_.segments.begin(), program_.segments.end(),
                        [id](const Segment& segment) {
@@ -187,7 +187,7 @@ class SegmentChecker {
                        });
   }
 
-  // It is added where it is made, before the others that a store would wait for.
+  // The product is added when it is computed, before the additions for which a store would wait.
   void check_product(const Instruction& instruction) const {
     const std::string where = "'" + instruction.debug.node + "' of segment '" + segment_.name + "'";
     check_id(program_.accumulators, sum_of(instruction), where, "accumulator");
@@ -199,7 +199,7 @@ class SegmentChecker {
     }
   }
 
-  // What keeps no rows apart takes dense gradients only.
+  // A sum that does not track rows accepts dense gradients only.
   void check_rows(const AccumulateRows& rows, const std::string& where) const {
     check_addition(rows.accumulator, where);
     const Accumulator& sum = program_.accumulators[rows.accumulator.value];
@@ -267,8 +267,8 @@ std::optional<AccumulatorId> accumulator_of(const StoreTarget& target) {
   return std::nullopt;
 }
 
-// Outputs and sums of gradients take the pieces of a window in order; those of an action come from
-// one segment.
+// Outputs and sums of gradients receive the pieces of a window in order, and all pieces of one
+// action come from one segment.
 void check_stores(const Program& program) {
   std::vector<int64_t> num_pieces(program.outputs.size(), 0);
   std::vector<const Segment*> storing(program.outputs.size(), nullptr);

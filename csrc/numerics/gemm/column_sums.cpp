@@ -1,5 +1,5 @@
-// Rows may lie far apart: a few columns are read at once, as far as a core's cache holds their
-// rows.
+// Rows may be far apart, so that a few columns are read at a time, as many as fit in a core's
+// cache.
 
 #include "numerics/gemm/column_sums.h"
 
@@ -17,7 +17,7 @@
 namespace poptorch_emu {
 namespace {
 
-constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
+constexpr int64_t kLine = 16;  // numbers in a cache line
 constexpr int64_t kColumnsAtOnce = 128;
 
 void fetch(const float* rows, int64_t stride, int64_t num_rows, int64_t num_columns) {
@@ -27,7 +27,7 @@ void fetch(const float* rows, int64_t stride, int64_t num_rows, int64_t num_colu
   }
 }
 
-// Adds up a block, and fetches a group of rows while it adds the one before.
+// Adds up a block, and prefetches a group of rows while it adds the group before.
 void add_block(const float* rows, int64_t stride, int64_t depth, int64_t num_columns, float* sums) {
   for (int64_t row = 0; row < depth; row += kSumGroup, rows += kSumGroup * stride) {
     if (row + 2 * kSumGroup <= depth)
@@ -50,7 +50,7 @@ void sum_part(const float* rows, int64_t stride, int64_t depth, int64_t num_colu
 }  // namespace
 
 at::Tensor sum_columns(const at::Tensor& rows) {
-  // A second thread costs more than it gives for less.
+  // Below this number of elements a second thread costs more time than it saves.
   constexpr int64_t kFewestNumbers = int64_t{1} << 18;
   const int64_t depth = rows.size(0), n = rows.size(1);
   const at::Tensor dense = with_dense_rows(rows);

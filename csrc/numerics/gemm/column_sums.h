@@ -8,13 +8,14 @@
 
 namespace poptorch_emu {
 
-// Sums of the columns of a float32 matrix: gradients of biases. The order of additions depends on
-// the number of rows alone: they are added up in groups, these in blocks, and the blocks in turn.
+// Sums of the columns of a float32 matrix, for the gradients of biases. The order of additions
+// depends only on the number of rows: rows are added up in groups, groups in blocks, and blocks one
+// after the other.
 
 constexpr int64_t kSumGroup = 16;
 constexpr int64_t kSumBlock = 256;
 
-// Adds what the columns of a group have, up to `kSumGroup` rows, to the sums of its block.
+// Adds the columns of a group of up to `kSumGroup` rows to the sums of its block.
 template <int64_t kWidth>
 POPTORCH_EMU_INLINE void add_group(const float* rows, int64_t stride, int64_t num_rows,
                                    float* sums) {
@@ -25,10 +26,10 @@ POPTORCH_EMU_INLINE void add_group(const float* rows, int64_t stride, int64_t nu
   for (int64_t column = 0; column < kWidth; ++column) sums[column] += group[column];
 }
 
-// The same for `num_columns` of them.
+// Same as `add_group` for `num_columns` columns.
 POPTORCH_EMU_INLINE void add_wide_group(const float* rows, int64_t stride, int64_t num_rows,
                                         int64_t num_columns, float* sums) {
-  constexpr int64_t kLane = 16;  // This many columns have a loop of their own.
+  constexpr int64_t kLane = 16;  // columns that one inner loop adds
   int64_t column = 0;
   for (; column + kLane <= num_columns; column += kLane)
     add_group<kLane>(rows + column, stride, num_rows, sums + column);
@@ -36,7 +37,7 @@ POPTORCH_EMU_INLINE void add_wide_group(const float* rows, int64_t stride, int64
     add_group<1>(rows + column, stride, num_rows, sums + column);
 }
 
-// Returns the sums of a matrix (depth, n), which are (n).
+// Returns the column sums (n) of a matrix (depth, n).
 at::Tensor sum_columns(const at::Tensor& rows);
 
 }  // namespace poptorch_emu

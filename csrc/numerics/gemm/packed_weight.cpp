@@ -12,7 +12,7 @@
 #include "numerics/gemm/small_product.h"
 #include "numerics/permuted_copy.h"
 
-// The interface of the library, which a PyTorch for other processors is built without.
+// MKL's interface, which is missing in PyTorch builds for other processors.
 extern "C" {
 #define POPTORCH_EMU_OPTIONAL __attribute__((weak, visibility("default")))
 POPTORCH_EMU_OPTIONAL size_t cblas_sgemm_pack_get_size(int side, int m, int n, int k);
@@ -30,10 +30,10 @@ POPTORCH_EMU_OPTIONAL void cblas_sgemm_compute(int order, int transposes_left, i
 namespace poptorch_emu {
 namespace {
 
-// Numbers that the interface of BLAS has for its choices.
+// Numbers of the BLAS interface for its enumerations.
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112, kPacked = 151, kRight = 162;
 
-// Two views and a copy by PyTorch take longer for a few outputs that fill no line.
+// For few outputs that fill no cache line, PyTorch's two views and a copy would take longer.
 void pack_lines(const at::Tensor& weight, at::Tensor& packed) {
   auto* to = packed.mutable_data_ptr<float>();
   const bool is_whole = packed.size(1) == weight.size(0);
@@ -67,7 +67,7 @@ int narrow(int64_t size) {
   return static_cast<int>(size);
 }
 
-// A row-major matrix as MKL takes it, whose rows do not overlap.
+// A row-major matrix for MKL, whose rows do not overlap.
 class Matrix {
  public:
   explicit Matrix(const at::Tensor& matrix) : dense_(with_dense_rows(matrix)) {
@@ -76,7 +76,7 @@ class Matrix {
 
   int rows() const { return narrow(dense_.size(0)); }
   int columns() const { return narrow(dense_.size(1)); }
-  // The stride of a single row may be anything.
+  // The stride of a single row may have any value.
   int stride() const { return rows() > 1 ? narrow(dense_.stride(0)) : columns(); }
   const float* values() const { return dense_.const_data_ptr<float>(); }
 
@@ -93,14 +93,14 @@ void check_library() {
 
 void pack_for_library(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
   const Matrix matrix(weight);
-  // MKL multiplies by the factor; denormal numbers stay what they are all the same.
+  // MKL multiplies by the factor; with default modes, denormal numbers keep their values.
   const FloatingPointModes exact(default_floating_point_modes());
   cblas_sgemm_pack(kRowMajor, kRight, kTransposed, narrow(rows), matrix.rows(), matrix.columns(),
                    /*factor=*/1.0f, matrix.values(), matrix.stride(),
                    packed.mutable_data_ptr<float>());
 }
 
-// Whether a weight of such sizes has been packed for a kernel, as its shape tells.
+// Returns whether the shape of a packed weight matches these sizes and the kernel.
 bool is_packed(const at::Tensor& packed, int64_t num_outputs, int64_t num_inputs,
                ProductKernel kernel) {
   switch (kernel) {
@@ -117,7 +117,7 @@ bool is_packed(const at::Tensor& packed, int64_t num_outputs, int64_t num_inputs
   return false;
 }
 
-// Returns memory for a packed weight; MKL leaves some of it as it is.
+// Returns zeroed memory for a packed weight; kernels do not write the padding.
 at::Tensor empty_packed(const at::Tensor& weight, ProductKernel kernel, int64_t rows) {
   const int64_t num_outputs = weight.size(0), num_inputs = weight.size(1);
   const auto options = weight.options().dtype(at::kFloat);

@@ -11,11 +11,11 @@
 
 namespace poptorch_emu::packing {
 
-// Copies of blocks of matrices in which those numbers lie together that a product reads together.
+// Copies of blocks of matrices that place numbers in the order in which a product reads them.
 
-constexpr int64_t kLine = 16;  // Numbers in a line of a cache.
+constexpr int64_t kLine = 16;  // numbers in a cache line
 
-// A row-major matrix, or some columns of it.
+// A row-major matrix, or some of its columns.
 struct Matrix {
   const float* values;
   int64_t stride;
@@ -23,15 +23,15 @@ struct Matrix {
 
 inline int64_t num_tiles(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
-// How n columns are divided into panels, which have `width` each but for the last ones: where no
-// more than `few` would be left for the last one, the one before gives it as many of its own.
+// Division of n columns into panels of `width` columns. If at most `few` columns would remain for
+// the last panel, the panel before gives it `few` of its own columns.
 struct Panels {
   int64_t n;
   int64_t width;
   int64_t few = 0;
 
   int64_t count() const { return num_tiles(n, width); }
-  // The first column of a panel, or n behind the last one.
+  // Returns the first column of a panel, or n after the last panel.
   int64_t first(int64_t panel) const {
     const int64_t last = count() - 1;
     const bool is_narrow = panel == last && panel > 0 && n - panel * width <= few;
@@ -40,12 +40,12 @@ struct Panels {
   int64_t width_of(int64_t panel) const { return first(panel + 1) - first(panel); }
 };
 
-// Packs the panels from `begin` to `end` of a matrix of `depth` rows as (panels, depth, kWidth);
-// what is missing in the last ones is 0. Adds what the columns have to `sums`, if there are any.
+// Packs panels `begin` to `end` of a matrix of `depth` rows as (panels, depth, kWidth), padded with
+// zeros. Adds the columns to `sums`, if given.
 template <int64_t kWidth>
 POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels& panels,
                               int64_t begin, int64_t end, float* packed, float* sums) {
-  // Rows that lie far apart are read a few at a time, and the next few are fetched meanwhile.
+  // Rows with a large stride are read a few at a time, while the next few are prefetched.
   constexpr int64_t kRowsAtOnce = kSumGroup;
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);
@@ -71,8 +71,8 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels&
   }
 }
 
-// Memory of the current thread for `count` numbers, which may be anything, for either side of a
-// product. It begins with a line, so that no vector lies in two.
+// Returns uninitialised memory of the current thread for `count` numbers, for one side of a
+// product. It is aligned to cache lines, so that no vector crosses a line.
 enum class Side { kLeft, kRight };
 template <Side kSide>
 float* packed_of_thread(int64_t count) {

@@ -18,30 +18,28 @@ using packing::packed_of_thread;
 using packing::Panels;
 using packing::Side;
 
-// A panel of this many rows is multiplied at once; the products of such a block are added up before
-// they are added to the sum.
+// Depth of a block: its products are summed before they are added to the result.
 constexpr int64_t kBlockDepth = kSumBlock;
-// Rows of a left side lie so far apart where they were copied: those of a tile begin in different
-// sets of a cache.
+// Stride of copied rows of the left matrix, so that the rows of a tile start in different cache
+// sets.
 constexpr int64_t kRowStride = kBlockDepth + 16;
 
-// How a product is cut up, by the width of vectors.
+// Block sizes of a product for one vector width.
 template <class Width>
 struct Blocking;
 
 template <>
 struct Blocking<vectors::Avx2> {
-  // The registers hold the sums of a tile's rows and a panel's columns, beside a row of the panel.
+  // The registers hold the sums of a tile's rows and a panel's columns, and one row of the panel.
   static constexpr int64_t kTileRows = 4;
   static constexpr int64_t kPanelColumns = 24;
-  // This many tiles are copied at once: 280 KB, half of a second cache.
+  // Number of tiles copied at once: 280 KB, half of a second-level cache.
   static constexpr int64_t kMostTiles = 64;
-  // A panel has 24 KB, less than a first cache, and stays there while all rows are multiplied.
+  // A panel has 24 KB and stays in the first-level cache while all rows are multiplied.
   static constexpr bool kKeepsPanel = true;
-  // This many panels are packed at once for few rows: of each row of a matrix whole lines of a
-  // cache.
+  // Number of panels packed at once for few rows: whole cache lines of each row of the matrix.
   static constexpr int64_t kPanelsAtOnce = 2;
-  // And for many rows, 1 MB.
+  // Number of panels packed at once for many rows: 1 MB.
   static constexpr int64_t kBlockPanels = 42;
 };
 
@@ -50,13 +48,13 @@ struct Blocking<vectors::Avx512> {
   static constexpr int64_t kTileRows = 6;
   static constexpr int64_t kPanelColumns = 64;
   static constexpr int64_t kMostTiles = 24;
-  // A tile, which is small, stays in the first cache, and the sums of a few rows are written in
+  // A tile is small and stays in the first-level cache, and the sums of a few rows are written in
   // turn.
   static constexpr bool kKeepsPanel = false;
   static constexpr int64_t kBlockPanels = 16;
 };
 
-// Rows of the left that were copied.
+// Copied rows of the left matrix.
 struct Block {
   const float* values;
   int64_t num_rows;
@@ -64,7 +62,7 @@ struct Block {
   bool is_transposed;
 };
 
-// The part of a result that begins with a row and a column.
+// Returns the part of a result from a row and a column on.
 Result part_of(const Result& result, int64_t row, int64_t column) {
   Result part = result;
   part.values += row * result.stride + column;
@@ -78,7 +76,7 @@ Left part_of(const Left& left, int64_t row, int64_t k) {
   return {left.values + row * row_stride + k * depth_stride, left.stride, left.is_transposed};
 }
 
-// Writes the part of a tile that the product has.
+// Writes the part of a tile that lies within the product.
 void write_corner(const float* tile, int64_t tile_stride, const Result& to, int64_t num_rows,
                   int64_t num_columns) {
   for (int64_t row = 0; row < num_rows; ++row, tile += tile_stride) {
@@ -102,7 +100,7 @@ class Product {
   template <int64_t kCount>
   using Tile = RegisterTile<Width, kTileRows, kCount * kLanes>;
 
-  // A tile of the left as it was copied from rows, and from columns.
+  // A tile of the left matrix, copied from rows or from columns.
   struct SpacedRows {
     const float* values;
     POPTORCH_EMU_INLINE float operator()(int64_t row, int64_t k) const {
@@ -155,8 +153,8 @@ class Product {
     }
   }
 
-  // Multiplies the rows of a block with the first vectors of a panel, in which the product has so
-  // many columns.
+  // Multiplies the rows of a block with the first vectors of a panel, of which the product has
+  // `num_columns` columns.
   template <int64_t kCount, class LeftTile>
   POPTORCH_EMU_INLINE static void multiply_tiles(const Block& left, const float* panel, Result to,
                                                  int64_t num_columns) {
@@ -196,7 +194,7 @@ class Product {
     });
   }
 
-  // Multiplies a block with panels that lie so far apart.
+  // Multiplies a block with panels that are `distance` numbers apart.
   static void multiply_panels(const Block& left, const float* packed, int64_t distance,
                               const Panels& panels, const Result& to) {
     for (int64_t panel = 0; panel < panels.count(); ++panel) {
@@ -222,7 +220,7 @@ class Product {
     });
   }
 
-  // Packs the panels of a row-major matrix a few at a time, and multiplies a block with them.
+  // Packs the panels of a row-major matrix a few at a time, and multiplies a block with each group.
   static void multiply_matrix(const Block& left, const packing::Matrix& matrix,
                               const Panels& panels, const Result& to) {
     if constexpr (Sizes::kKeepsPanel) {
@@ -239,8 +237,8 @@ class Product {
     }
   }
 
-  // Copies rows of the left: so that they lie `kRowStride` apart, or columns of a matrix as tiles.
-  // What is missing in the last tile is 0.
+  // Copies rows of the left matrix with a stride of `kRowStride`, or columns as tiles. The last
+  // tile is padded with zeros.
   static void copy_left(const Left& left, int64_t num_rows, int64_t depth, float* to, float* sums) {
     if (left.is_transposed) {
       vectors::run_for(Width(), [&]() __attribute__((always_inline)) {
@@ -259,7 +257,7 @@ class Product {
     }
   }
 
-  // Multiplies up to `kMostRows` rows with all of the right. Blocks of the depth are added in turn.
+  // Multiplies up to `kMostRows` rows with the whole right matrix, block by block along the depth.
   static void multiply_rows(const Left& left, int64_t num_rows, const Right& right, int64_t n,
                             int64_t depth, Result result, float* left_sums) {
     float* const rows = packed_of_thread<Side::kLeft>(kMostRows * kRowStride);
@@ -283,9 +281,9 @@ class Product {
     }
   }
 
-  // How many tiles a thread takes at least. Workers that help each other are busy most of the time,
-  // and more parts would copy and pack more; a second thread costs more than it gives for less than
-  // a million multiplications.
+  // Minimum number of tiles for a thread. Workers that help each other are usually busy, and more
+  // parts would copy and pack more data. A second thread costs more time than it saves below a
+  // million multiplications.
   static int64_t fewest_tiles(int64_t n, int64_t depth) {
     constexpr int64_t kFewest = 8, kFewestMultiplications = int64_t{1} << 20;
     return std::max(at::get_num_threads() == 1 ? Sizes::kMostTiles : kFewest,
@@ -295,7 +293,7 @@ class Product {
   static void multiply_parts(const Left& left, int64_t m, const Right& right, int64_t n,
                              int64_t depth, const Result& result, float* left_sums) {
     share_out(num_tiles(m, kTileRows), fewest_tiles(n, depth), [&](int64_t begin, int64_t end) {
-      // As many tiles at once in each block.
+      // Divide tiles evenly among blocks.
       const int64_t num_blocks = num_tiles(end - begin, Sizes::kMostTiles);
       const int64_t at_once = num_tiles(end - begin, num_blocks) * kTileRows;
       for (int64_t row = begin * kTileRows; row < std::min(end * kTileRows, m); row += at_once) {
@@ -306,8 +304,8 @@ class Product {
     });
   }
 
-  // Packs blocks of the right once for all rows of the left. A thread that makes a part of the
-  // rows packs nothing, so that what this thread has packed stays.
+  // Packs blocks of the right matrix once for all rows of the left one. A thread that computes part
+  // of the rows packs nothing, so that this thread's packed block stays valid.
   static void multiply_many_rows(const Left& left, int64_t m, const Right& right, int64_t n,
                                  int64_t depth, const Result& result, float* left_sums) {
     constexpr int64_t kBlockColumns = Sizes::kBlockPanels * kPanelColumns;

@@ -7,28 +7,27 @@
 namespace poptorch_emu::panels {
 
 // Products of large float32 matrices by a kernel of ours, for processors with AVX2 or AVX-512. The
-// right side is packed as panels, the left one as tiles of rows; a micro-kernel multiplies a tile
-// with a panel. Each number is added up in the order of the depth, in blocks of `kSumBlock`, which
-// are added in turn: no bit depends on the width of vectors, on the number of threads or on where
-// the numbers lie.
+// right matrix is packed in panels and the left one in tiles of rows; a micro-kernel multiplies a
+// tile with a panel. Each number is summed in the order of the depth, in blocks of `kSumBlock` that
+// are added one after the other. No bit depends on the vector width, the number of threads or
+// memory addresses.
 
-// The left side (m, depth): the rows of a row-major matrix, or its columns.
+// The left matrix (m, depth): a row-major matrix, or its transpose.
 struct Left {
   const float* values;
   int64_t stride;
   bool is_transposed;
 };
 
-// The right side (depth, n): a row-major matrix, or panels (panels, depth, width) that were packed
-// ahead.
+// The right matrix (depth, n): row-major, or panels (panels, depth, width) that were packed before.
 struct Right {
   const float* values;
-  int64_t stride;  // of a matrix
+  int64_t stride;  // stride of a row-major matrix
   bool is_packed;
 };
 
-// The row-major product (m, n). It is added to `start`, if there is one, which may be the product
-// itself; a stride of 0 adds the same row everywhere.
+// The row-major product (m, n). It is added to `start`, if given, which may be the product itself.
+// With a stride of 0, the same row is added everywhere.
 struct Result {
   float* values;
   int64_t stride;
@@ -36,11 +35,12 @@ struct Result {
   int64_t start_stride = 0;
 };
 
-// How this processor has n columns of a right side packed.
+// Returns the division into panels that this processor uses for n columns.
 packing::Panels panels_of(int64_t n);
 
-// Multiplies, on a processor with vectors (`vectors::width`). What the rows of a transposed left
-// add up to, (m), is written to `left_sums` if it is not null. A thread keeps up to 1.3 MB for it.
+// Multiplies two matrices; requires vectors (`vectors::width`). If `left_sums` is not null, it
+// receives the sums of the rows of a transposed left matrix, (m). A thread keeps up to 1.3 MB of
+// buffers.
 void multiply(const Left& left, int64_t m, const Right& right, int64_t n, int64_t depth,
               const Result& result, float* left_sums);
 

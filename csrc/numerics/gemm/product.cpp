@@ -24,8 +24,7 @@ void check(const Product& product) {
                     right.scalar_type(), right.sizes(), ".");
 }
 
-// The sums of the rows of a left side that lies transposed come with the copies that are made of
-// it.
+// The copies of a transposed left matrix also yield the sums of its rows.
 void multiply_by_panels(const Product& product, bool adds, at::Tensor& sum) {
   const auto& [given, right, kernel, row_sums] = product;
   const bool is_transposed = given.stride(0) == 1 && !given.is_neg();

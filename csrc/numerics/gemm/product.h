@@ -11,19 +11,19 @@ struct Product {
   const at::Tensor& left;
   const at::Tensor& right;
   ProductKernel kernel;
-  // What the rows of `left` add up to, (n), is written here if it is asked for: the gradient of a
-  // linear layer's bias. It has the bits of `sum_columns`.
+  // Optional output for the sums of the rows of `left`, (n): the gradient of a linear layer's bias.
+  // The sums have the bits of `sum_columns`.
   at::Tensor* row_sums = nullptr;
 
   at::Tensor empty_sum() const;
 };
 
-// Makes the contiguous `sum` (n, k) the product, or adds that to it. Kernels of ours are for
-// float32; their bits depend neither on the number of threads nor on where the numbers lie. Throws
-// `ValueError` for matrices that the kernel cannot multiply.
+// Writes the product to the contiguous `sum` (n, k), or adds it. Our kernels support float32 only.
+// Their bits depend neither on the number of threads nor on memory addresses. Throws `ValueError`
+// for matrices that the kernel does not support.
 void multiply(const Product& product, bool adds, at::Tensor& sum);
 
-// Makes each row of a contiguous matrix of float32 a copy of `row`, which may lie in any order.
+// Copies `row`, which may have any stride, to each row of a contiguous float32 matrix.
 void fill_rows(const at::Tensor& row, at::Tensor& matrix);
 
 }  // namespace poptorch_emu

@@ -6,12 +6,12 @@
 
 namespace poptorch_emu {
 
-// How many rows of a product the registers hold the sums of, where a row has 32 of them.
+// Number of rows of a tile with 32 columns whose sums fit in the registers.
 template <class Width>
 constexpr int64_t kRowsAtOnce = vectors::Registers<Width>::kLanes == 16 ? 8 : 3;
 
-// A tile of a product, whose sums are in registers while it is made. Each is added up in the order
-// of the depth, whatever the tile's size is.
+// A tile of a product whose sums stay in registers during the computation. Each sum is added up in
+// the order of the depth, whatever the tile's size.
 template <class Width, int64_t kRows, int64_t kColumns>
 class RegisterTile {
   using Registers = vectors::Registers<Width>;
@@ -20,14 +20,14 @@ class RegisterTile {
   static_assert(kColumns % Registers::kLanes == 0);
 
  public:
-  // Adds the products of `depth` columns of the left, where `left(row, k)` is a number, and of as
-  // many rows of the right, which lie `stride` apart.
+  // Adds the products of `depth` columns of the left matrix, read as `left(row, k)`, and as many
+  // rows of the right matrix, with a stride of `stride`.
   template <class Left>
   POPTORCH_EMU_INLINE void add(int64_t depth, const Left& left, const float* right,
                                int64_t stride) {
     for (int64_t k = 0; k < depth; ++k, right += stride) add_one(k, left, right);
   }
-  // The same for a large depth: some columns in each turn of the loop.
+  // Same as `add` for a large depth, with an unrolled loop.
   template <class Left>
   POPTORCH_EMU_INLINE void add_many(int64_t depth, const Left& left, const float* right,
                                     int64_t stride) {
@@ -35,7 +35,7 @@ class RegisterTile {
     for (int64_t k = 0; k < depth; ++k, right += stride) add_one(k, left, right);
   }
 
-  // Writes a row, or what it and `start` add up to.
+  // Writes a row of sums, or its sum with `start`.
   POPTORCH_EMU_INLINE void write(int64_t row, float* to) const {
 #pragma GCC unroll 8
     for (int64_t v = 0; v < kVectors; ++v)
@@ -52,7 +52,7 @@ class RegisterTile {
  private:
   template <class Left>
   POPTORCH_EMU_INLINE void add_one(int64_t k, const Left& left, const float* right) {
-    // What there is less of stays in registers, beside the sums.
+    // The smaller operand stays in registers together with the sums.
     if constexpr (kVectors < kRows) {
       Vector row_of_right[kVectors];
 #pragma GCC unroll 8

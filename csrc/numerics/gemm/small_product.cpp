@@ -1,4 +1,4 @@
-// Both sides are read where they are. Rows of the right are whole lines of a core's cache.
+// Both matrices are read in place. Rows of the right matrix consist of whole cache lines.
 
 #include "numerics/gemm/small_product.h"
 
@@ -17,7 +17,7 @@ namespace poptorch_emu {
 namespace small {
 namespace {
 
-// The narrowest tile, a line of a cache.
+// Width of the narrowest tile: a cache line.
 constexpr int64_t kNarrow = 16;
 
 template <class Width, int64_t kRows, int64_t kColumns>
@@ -36,7 +36,7 @@ POPTORCH_EMU_INLINE void multiply_tile(int64_t depth, const Left& left, const Ri
   }
 }
 
-// The last columns of a product, fewer than the right side has.
+// Computes the last columns of a product, which are fewer than a tile has.
 template <class Width, int64_t kRows>
 POPTORCH_EMU_INLINE void multiply_corner(int64_t depth, const Left& left, const Right& right,
                                          int64_t k, const Sum& sum) {
@@ -50,7 +50,7 @@ POPTORCH_EMU_INLINE void multiply_corner(int64_t depth, const Left& left, const 
   }
 }
 
-// All rows of some columns.
+// Computes all rows of some columns.
 template <class Width, int64_t kColumns>
 POPTORCH_EMU_INLINE void multiply_columns(int64_t depth, Left left, int64_t n, const Right& right,
                                           int64_t k, Sum sum) {
@@ -118,7 +118,7 @@ void multiply_small(const at::Tensor& left, const at::Tensor& right, bool adds,
   const at::Tensor a = left.is_neg() ? left.resolve_neg() : left, b = with_dense_rows(right);
   const float* const from = a.const_data_ptr<float>();
   float* const to = product.mutable_data_ptr<float>();
-  // A second thread costs more than it gives for less.
+  // Below this number of multiplications a second thread costs more time than it saves.
   constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
   share_out(n, kFewestMultiplications / (depth * k) + 1, [&](int64_t begin, int64_t end) {
     small::multiply(depth, {from + begin * a.stride(0), a.stride(0), a.stride(1)}, end - begin,

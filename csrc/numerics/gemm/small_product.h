@@ -8,15 +8,15 @@
 
 namespace poptorch_emu {
 
-// Products of matrices so small that they lie in a core's cache, where packing them and asking a
-// library cost more than they give.
+// Products of matrices that fit into a core's cache, for which packing and a library call would
+// cost more time than they save.
 
-// How many columns the right side of a product of k columns has: whole lines of a cache.
+// Returns k rounded up to whole cache lines: the columns of the right matrix of a product.
 int64_t whole_lines(int64_t k);
 
 namespace small {
 
-// The rows of the left that a product, or a tile of one, begins with. `left(row, k)` is a number.
+// Rows of the left matrix from the start of a product or tile. `left(row, k)` returns a number.
 struct Left {
   const float* values;
   int64_t row_stride, depth_stride;
@@ -25,7 +25,7 @@ struct Left {
   }
 };
 
-// The columns of the right, and of the product, that it begins with.
+// Columns of the right matrix from the start of a product or tile.
 struct Right {
   const float* values;
   int64_t stride;
@@ -36,16 +36,16 @@ struct Sum {
   bool adds;
 };
 
-// Multiplies n rows with k columns on the current thread. Whole lines of the right are read, which
-// may reach beyond the k columns.
+// Multiplies n rows with k columns on the current thread. The function reads whole cache lines of
+// the right matrix, which may extend beyond k columns.
 void multiply(int64_t depth, const Left& left, int64_t n, const Right& right, int64_t k,
               const Sum& sum);
 
 }  // namespace small
 
-// Has the contiguous `product` (n, k) be left @ right, or adds that to it, on a processor with
-// vectors (`vectors::width`). The matrices are float32 and may lie in any order. Each element is
-// added up in the order of the depth before it is added, whatever the number of threads is.
+// Writes left @ right to the contiguous `product` (n, k), or adds it. It requires vectors
+// (`vectors::width`). The matrices are float32 and may have any strides. Each element is summed in
+// the order of the depth before it is added, whatever the number of threads.
 void multiply_small(const at::Tensor& left, const at::Tensor& right, bool adds,
                     at::Tensor& product);
 
