@@ -1,4 +1,4 @@
-"""Batches as Keras hands them over, and as a call of an executor takes them."""
+"""Converts batches between Keras's form and the arguments of an executor."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def tensors_of(batch: Batch) -> list[torch.Tensor]:
 
 
 def with_leaves(structure: Any, leaves: Iterable[Any], is_slot: Callable[[Any], bool]) -> Any:
-    """Returns a structure with leaves in place of some of its own, in Keras's order of leaves.
+    """Returns `structure` with leaves replaced where `is_slot` holds, in Keras's order of leaves.
 
-    Keras maps a dict in the order in which it was made, but flattens it sorted.
+    Keras maps a dict in insertion order, but flattens it in sorted order.
     """
     remaining = iter(leaves)
     flat = [next(remaining) if is_slot(leaf) else leaf for leaf in keras.tree.flatten(structure)]
@@ -40,22 +40,22 @@ def with_leaves(structure: Any, leaves: Iterable[Any], is_slot: Callable[[Any], 
 
 
 def form_of(batch: Batch) -> tuple[Any, ...]:
-    """Returns shapes and types of a batch, which are the same where one program fits."""
+    """Returns the shapes and types of a batch; batches with equal forms can share a program."""
     return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(batch))
 
 
 def num_rows(batch: Batch) -> int:
-    """Returns how many samples a batch has."""
+    """Returns the number of samples in a batch."""
     return len(tensors_of(batch)[0])
 
 
 def in_runs(batches: Sequence[Batch]) -> list[list[Batch]]:
-    """Returns the batches in runs whose batches are alike."""
+    """Returns the batches divided into runs of batches with the same form."""
     return [list(run) for _, run in groupby(batches, form_of)]
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Returns one batch with the rows of all."""
+    """Returns one batch with the rows of all batches."""
     if len(batches) == 1:
         return batches[0]
     x, y, sample_weight = (_mapped(_cat, *parts) for parts in zip(*batches, strict=True))
@@ -63,10 +63,10 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 
 def _mapped(function: Callable[..., Any], *structures: Any) -> Any:
-    """Returns structures like these of what a function returns for their leaves."""
+    """Returns a structure with the results of a function on the leaves of these structures."""
     if isinstance(structures[0], _NESTED):
         return keras.tree.map_structure(function, *structures)
-    return function(*structures)  # Much faster than a walk through one leaf.
+    return function(*structures)  # Much faster than walking through a structure with one leaf.
 
 
 def _cat(*leaves: torch.Tensor | None) -> torch.Tensor | None:
@@ -78,5 +78,5 @@ def _tensor(leaf: Any) -> torch.Tensor | None:
     if leaf is None:
         return None
     tensor = torch.as_tensor(leaf)
-    # What the layers would do first; IPUs have no double precision.
+    # Layers would convert float64 first, because IPUs have no double precision.
     return tensor.float() if tensor.dtype is torch.float64 else tensor

@@ -1,7 +1,7 @@
-"""The graph of layers of a `call` that users wrote: it is run on symbolic tensors.
+"""The graph of layers in a user's own `call`, found by running it on symbolic tensors.
 
-The graph that Keras makes of it is what stages belong to, and what runs. What a `call` does beside
-calling layers and operations is not in it.
+Keras records this graph. The graph is divided into stages and then runs in place of `call`, so any
+other effect of `call` would be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CALL_GRAPH = "_poptorch_call_graph"
 
 @dataclass(frozen=True)
 class InputForm:
-    """What one input looks like: its shape without the batch, and its type."""
+    """The shape without the batch axis, and the type, of one input."""
 
     shape: tuple[int | None, ...]
     dtype: str
@@ -31,14 +31,14 @@ class InputForm:
 
 @dataclass(frozen=True)
 class CallGraph:
-    """What a `call` does.
+    """The graph of a `call`, and whether it is complete.
 
     Attributes:
-        graph: the functional model; `None` if there is none.
-        tensors: the symbolic tensors that the call was given, in the order of the graph's inputs.
-        fixed: the nodes for which the call itself decides whether they are in training.
+        graph: functional model of the calls; `None` if there is none.
+        tensors: symbolic tensors that `call` received, in the order of the graph's inputs.
+        fixed: nodes whose `training` argument does not depend on the mode of the model.
         enters_stages: whether the call enters stages.
-        fault: why the graph is not all that the call does; empty if it is.
+        fault: reason why the graph is not all that the call does; "" if it is.
     """
 
     graph: Any
@@ -49,12 +49,12 @@ class CallGraph:
 
 
 def is_of_own_class(model: Any) -> bool:
-    """Returns whether a model has no graph of layers by itself."""
+    """Returns whether a model is neither a Sequential nor functional, so that it has no graph."""
     return not isinstance(model, (keras.Sequential, Functional))
 
 
 def note_inputs(model: Any, x: Any) -> None:
-    """Notes what the inputs of a model look like, from arrays or from a data set of TensorFlow."""
+    """Records the forms of a model's inputs, from arrays or from a data set of TensorFlow."""
     if _FORM in vars(model) or x is None or not is_of_own_class(model):
         return
     spec = getattr(x, "element_spec", None)
@@ -66,9 +66,9 @@ def note_inputs(model: Any, x: Any) -> None:
 
 
 def graph_of_call(model: Any) -> CallGraph | None:
-    """Returns the graph of a model of a class of its own; `None` of any other.
+    """Returns the graph of a model with its own class; `None` for other models.
 
-    It is `None`, too, as long as the inputs of the model are not known.
+    The result is also `None` as long as the forms of the inputs are unknown.
 
     Raises:
         Error: `call` enters stages, and runs other layers in training.
@@ -89,10 +89,10 @@ def graph_of_call(model: Any) -> CallGraph | None:
 
 
 def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallGraph:
-    """Returns what the `call` of a model does with symbolic tensors like these.
+    """Returns the graph of a model's `call` on symbolic tensors with the given forms.
 
     Raises:
-        Error: it enters stages, and runs other layers in training.
+        Error: `call` enters stages, and runs other layers in training.
     """
     runs: list[CallGraph] = []
     for training in (True, False):
@@ -138,9 +138,9 @@ def _form_of(leaf: Any) -> InputForm:
 
 
 def _signature(node: Any) -> tuple[Any, ...]:
-    """Returns what is called, and the numbers and words that it is given.
+    """Returns the called layer, and the numbers and strings among its arguments.
 
-    Of operations that are no layers, which are made anew each time, it is the class.
+    Operations that are not layers are new objects in each run, so their class is returned.
     """
     operation = node.operation
     given = {name: x for name, x in node.arguments.kwargs.items() if name != "training"}
@@ -176,7 +176,7 @@ def _run(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: b
 
 
 class _Forgetting(keras.StatelessScope):  # type: ignore[misc]
-    """Forgets what a `call` assigns to variables and adds to the losses, but not that it does."""
+    """Discards assignments to variables and added losses of a `call`, but notes their existence."""
 
     def __init__(self) -> None:
         super().__init__(collect_losses=True)
@@ -194,7 +194,7 @@ class _Forgetting(keras.StatelessScope):  # type: ignore[misc]
 
 @contextmanager
 def _in_mode(model: Any, training: bool) -> Iterator[None]:
-    """Makes layers inherit the mode as if the model were called."""
+    """Lets layers inherit the training mode, as in a call of the model by Keras."""
     model._get_call_context().set_value("training", training)
     try:
         yield

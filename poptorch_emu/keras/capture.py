@@ -1,8 +1,8 @@
 """A Keras model as a PyTorch module that can be traced.
 
-The module holds the model's variables as parameters; its forward runs the model with the tracer's
-stand-ins for them. What a layer assigns to a variable is stored at once, and thereby in the block
-of the layer. Seeds draw nothing: the device has random numbers of its own.
+The module holds the model's variables as parameters, and its forward runs the model with the
+tracer's stand-ins. Assignments of a layer are stored at once, so that they belong to the layer's
+block. Seeds have no effect, because the device draws its own random numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from poptorch_emu.ops import identity_loss
 
 
 class Use(Enum):
-    """What a program is made for."""
+    """The purpose of a program."""
 
     TRAIN = "fit"
     TEST = "evaluate"
@@ -36,11 +36,11 @@ class Use(Enum):
 class CapturedModel(torch.nn.Module):
     """Runs a Keras model on one micro-batch.
 
-    Its forward takes the tensors of a batch one by one. It returns the model's outputs, also one by
-    one, for training and testing behind the loss.
+    Its forward takes the tensors of a batch as separate arguments. It returns the loss for training
+    and testing, followed by the model's outputs one by one.
 
     Attributes:
-        variables: the model's, by the names of the parameters.
+        variables: variables of the model, by the names of the parameters.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class CapturedModel(torch.nn.Module):
         """Registers the variables of a model that is built.
 
         Args:
-            model: of Keras.
-            use: decides about the loss and the mode of the layers.
+            model: Keras model.
+            use: purpose of the program, which determines the loss and the mode of the layers.
             batch: (x, y, sample weights), as structures of tensors or `None`.
-            plan: the stages, if the model is pipelined.
-            returns_outputs: whether anybody wants the outputs beside the loss.
-            loss_factor: by what the loss is multiplied where its gradient begins.
-            replicas: among which batches are divided.
+            plan: stages of a pipelined model; `None` for one stage.
+            returns_outputs: whether forward returns the outputs in addition to the loss.
+            loss_factor: factor of the loss at the start of back-propagation.
+            replicas: number of replicas among which batches are divided.
         """
         super().__init__()
-        self._held = (model, plan)  # In a tuple: a Keras model is a module, too.
+        self._held = (model, plan)  # A tuple hides the model, which is also a torch module.
         self._use = use
         is_there = [leaf is not None for leaf in keras.tree.flatten(batch)]
         self._batch = keras.tree.pack_sequence_as(batch, [each or None for each in is_there])
@@ -106,7 +106,7 @@ class CapturedModel(torch.nn.Module):
         return (loss, *outputs, *self._sent(sending))
 
     def _sent(self, sending: SendingCapture) -> list[torch.Tensor]:
-        """Notes which queues get something, and returns its tensors."""
+        """Records the queues that receive values, and returns the tensors to send."""
         sent = sending.outermost.sent
         self._seen["sent"] = [
             (queue, keras.tree.map_structure(form_of_value, x)) for queue, x in sent
@@ -115,7 +115,7 @@ class CapturedModel(torch.nn.Module):
         return [leaf.detach() for leaf in filter(is_of_device, leaves)]
 
     def send(self, results: list[torch.Tensor], steps: int, replicas: int) -> None:
-        """Gives queues what they were sent; those tensors are taken from the end of results."""
+        """Passes tensors from the end of `results` to the queues to which the model sent them."""
         for queue, form in reversed(self._seen["sent"]):
             leaves = list(filter(is_of_device, keras.tree.flatten(form)))
             taken = [results.pop() for _ in leaves][::-1]
@@ -131,7 +131,7 @@ class CapturedModel(torch.nn.Module):
 
 
 def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
-    """Returns variables by names that PyTorch takes."""
+    """Returns variables by names that are valid for parameters in PyTorch."""
     named: dict[str, Any] = {}
     for variable in variables:
         path = name = variable.path.replace(".", "_")
@@ -144,7 +144,7 @@ def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 class StoringScope(keras.StatelessScope):  # type: ignore[misc]
-    """Gives variables the tracer's values; what is assigned to one is stored in its value."""
+    """Gives variables the tracer's values, and stores assignments in these values."""
 
     def __init__(
         self,
@@ -154,14 +154,15 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
         of_host: Sequence[Any] = (),
         trained: Collection[Any] | None = None,
     ) -> None:
-        """Takes variables and their values, by the same names.
+        """Maps variables to their values by equal names.
 
         Args:
-            variables: of Keras.
-            values: of each.
-            device: on which they are.
+            variables: variables of Keras, by name.
+            values: value of each variable, by name.
+            device: device of the values.
             of_host: variables whose values the host updates.
-            trained: those that nobody else may assign to; by default all that are trainable.
+            trained: variables to which only the optimiser may assign; by default all trainable
+                ones.
         """
         mapping = [(variable, values[name]) for name, variable in variables.items()]
         self._of_host = list(of_host)
@@ -177,10 +178,11 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
         return id(variable) in self._trained
 
     def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
-        """Stores a new value.
+        """Stores a new value of a variable.
 
         Raises:
-            Error: the variable is not the model's state, or the device cannot bring it back.
+            Error: the variable is not the model's state, or its value cannot return from the
+                device.
         """
         variable, value = update
         if any(variable is each for each in self._of_host):
@@ -207,14 +209,14 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
 
 
 def _variables_of_losses(model: Any) -> Sequence[Any]:
-    """Returns those of the metrics of the single losses, which the host updates."""
+    """Returns the variables of the single losses' metrics, which the host updates."""
     losses = model._compile_loss
     return () if losses is None else losses.variables
 
 
 @contextmanager
 def device_random_numbers() -> Iterator[None]:
-    """Makes Keras draw random numbers without a generator, so that they are the device's."""
+    """Makes Keras draw random numbers without a generator, so that the device draws them."""
     names = {"torch_seed_generator": lambda seed: None, "draw_seed": _refuse_seed}
     before = {name: vars(keras_random)[name] for name in names}
     vars(keras_random).update(names)

@@ -1,4 +1,4 @@
-"""Choices of `IPUConfig`."""
+"""Enumerations for settings of `IPUConfig`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DeviceConnectionType(Enum):
-    """When a process takes its IPUs (accepted; the last two cannot run)."""
+    """When a process attaches to its IPUs (accepted; the last two cannot run)."""
 
     ALWAYS = 0
     ON_DEMAND = 1
@@ -15,7 +15,7 @@ class DeviceConnectionType(Enum):
 
 
 class StochasticRoundingBehaviour(Enum):
-    """Whether float16 results are rounded at random (exact; on is on for all replicas)."""
+    """Whether float16 results are rounded stochastically (exact; ON is on for all replicas)."""
 
     OFF = 0
     ON = 1
@@ -28,7 +28,7 @@ class StochasticRoundingBehaviour(Enum):
 
 
 class SchedulingAlgorithm(Enum):
-    """In which order the backend schedules operations (accepted)."""
+    """The algorithm with which the backend orders operations (accepted)."""
 
     CHOOSE_BEST = 0
     CLUSTERING = 1
@@ -38,7 +38,7 @@ class SchedulingAlgorithm(Enum):
 
 
 class SelectionOrder(Enum):
-    """Which IPUs of a device are neighbours (accepted)."""
+    """The order in which IPUs of a device are neighbours (accepted)."""
 
     AUTO = 0
     ZIGZAG = 1

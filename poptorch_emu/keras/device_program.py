@@ -1,4 +1,4 @@
-"""Programs that hold IPUs: those that share variables take turns, and others lend theirs."""
+"""Programs that hold IPUs: programs with shared variables take turns, others lend their IPUs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _clock = itertools.count(1)
 
 
 class DeviceProgram:
-    """A program that holds IPUs from its first run on, until another one needs them.
+    """A program that holds IPUs from its first run until another program needs them.
 
     Attributes:
-        executor: what runs it.
+        executor: executor of the program.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class DeviceProgram:
         options: Options,
         link: KerasOptimizerLink | None,
     ) -> None:
-        """Makes an executor, which compiles when it is first called.
+        """Creates an executor, which compiles when it is first called.
 
         Args:
-            module: what runs.
-            variables: of Keras that are on the device meanwhile.
-            options: of the executor.
-            link: of the optimiser that trains them, if one does.
+            module: module to run.
+            variables: variables of Keras that are on the device while the program holds IPUs.
+            options: options of the executor.
+            link: link of the optimiser that trains the variables; `None` for inference.
         """
         self._variables = {id(variable) for variable in variables}
         self._link = link
@@ -56,10 +56,10 @@ class DeviceProgram:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Keeps the IPUs while this runs.
+        """Keeps the IPUs during the context.
 
-        Programs that use one of these variables give theirs back before. If no IPUs are free, so
-        does the one that has not run for the longest time.
+        Programs that share a variable with this one release their IPUs first. If no IPUs are free,
+        the program that has not run for the longest time releases its IPUs, too.
         """
         for other in list(_programs):
             if other is not self and not self._variables.isdisjoint(other._variables):
@@ -69,7 +69,7 @@ class DeviceProgram:
             yield
 
     def prepare(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Compiles, or sends what changed on the host."""
+        """Compiles the program, or sends the changes of the host to the device."""
         executor, link = self.executor, self._link
         if not executor.isCompiled():
             executor.compile(*inputs)
@@ -81,10 +81,10 @@ class DeviceProgram:
             link.prepare()
 
     def detach(self) -> bool:
-        """Gives the IPUs back, if it has any; what was learnt comes home first.
+        """Releases the IPUs, if the program holds any; trained values return to the host first.
 
         Returns:
-            Whether it had.
+            Whether the program held IPUs.
         """
         if not (self.executor.isCompiled() and self.executor._is_attached):
             return False
@@ -92,17 +92,17 @@ class DeviceProgram:
         return True
 
     def drop(self) -> None:
-        """Brings all back and drops the program."""
+        """Returns all values to the host and destroys the program."""
         if self._link is not None:
             self._link.release()
         self.executor.destroy()
 
 
 def _give_back_oldest() -> bool:
-    """Makes the program give its IPUs back that has not run for the longest time.
+    """Makes the idle program that has not run for the longest time release its IPUs.
 
     Returns:
-        Whether there was one that does not run.
+        Whether any program released IPUs.
     """
     for program in sorted(_programs, key=lambda program: program._last_use):
         if program._in_use.acquire(blocking=False):

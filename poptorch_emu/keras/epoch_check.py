@@ -1,4 +1,4 @@
-"""Checks before an epoch begins that one program can train with all its batches."""
+"""Checks, before an epoch begins, that one program can train with all its batches."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from poptorch_emu.log import logger
 
 
 def check_epoch(iterator: Any, steps: int) -> None:
-    """Checks what is known of the batches beforehand; of a generator nothing is.
+    """Checks the sizes and the number of batches, as far as they are known beforehand.
 
     Args:
-        iterator: of Keras, over one epoch.
-        steps: of one execution.
+        iterator: iterator of Keras over one epoch.
+        steps: number of steps of one execution.
 
     Raises:
-        ValueError: the last batch is smaller, or the last execution shorter.
+        ValueError: the last batch is smaller, or the last execution is shorter.
     """
-    adapter, num_batches = iterator.data_adapter, iterator.num_batches  # Of each replica.
+    adapter, num_batches = iterator.data_adapter, iterator.num_batches  # For each replica.
     if num_batches is None:
         return
     in_data = adapter.num_batches
@@ -37,15 +37,15 @@ def check_epoch(iterator: Any, steps: int) -> None:
 
 
 def _rows_of_last_batch(adapter: Any) -> int:
-    """Returns how many rows a smaller last batch has; 0 if there is none, or nobody knows."""
+    """Returns the rows of a smaller last batch; 0 if there is none, or if that is unknown."""
     try:
         return int(adapter.partial_batch_size or 0) if adapter.has_partial_batch else 0
-    except NotImplementedError:  # Data of the user's own class.
+    except NotImplementedError:  # The user's own class of data does not say.
         return 0
 
 
 def smaller_batch(rows: int, usual: int | None = None) -> ValueError:
-    """Returns the error for a batch of another size than those before."""
+    """Returns the error for a batch whose size differs from that of earlier batches."""
     others = "" if usual is None else f" of {usual}"
     return ValueError(
         f"A batch of {rows} samples in fit, after larger ones{others}: a program is compiled for "
@@ -55,7 +55,7 @@ def smaller_batch(rows: int, usual: int | None = None) -> ValueError:
 
 
 def shorter_execution(batches: int, usual: int) -> ValueError:
-    """Returns the error for an execution of fewer batches than those before."""
+    """Returns the error for an execution with fewer batches than earlier ones."""
     return ValueError(
         f"The last execution of the epoch has {batches} steps, but a program is compiled for "
         f"{usual}. Choose steps_per_execution so that it divides the steps of an epoch, which are "

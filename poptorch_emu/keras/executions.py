@@ -1,11 +1,11 @@
-"""The batches of each execution: no batch that Keras is given is lost, and none comes twice.
+"""The batches of each execution: no batch of Keras is lost, and none comes twice.
 
-Keras draws a whole execution to learn the shapes of an unbuilt model, and begins the data anew
-afterwards. Its last execution of an epoch may draw more batches than the epoch has. Little of that
-shows with one batch an execution, which is all that Keras itself allows with PyTorch.
+Keras draws a whole execution to learn the shapes of an unbuilt model, and then starts the data
+again. Its last execution of an epoch may draw more batches than the epoch has. Both hardly matter
+with one batch an execution, the only number that Keras itself allows with PyTorch.
 
-Steps are those of one replica: each takes a batch for every replica. What Keras's own class counts
-here are batches.
+Steps are those of one replica: each step takes a batch for every replica. Keras's own class counts
+batches where it says steps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OF_KERAS = trainer.TorchEpochIterator
 
 
 def check_steps(steps_per_execution: Any) -> None:
-    """Checks how many batches an execution is to have.
+    """Checks the number of steps of an execution.
 
     Raises:
-        ValueError: it is no positive integer.
+        ValueError: `steps_per_execution` is not a positive integer.
     """
     steps = steps_per_execution
     if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
@@ -48,26 +48,26 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
     """Yields (first step, last step, batches) of each execution of an epoch.
 
     Attributes:
-        leaves_rest_out: whether batches at the end that are not enough for all replicas are dropped
+        leaves_rest_out: whether batches at the end that are too few for all replicas are dropped
             instead of run by one replica.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes what Keras's own class takes."""
+        """Takes the same arguments as Keras's own class."""
         self._count_replicas = _replicas.get()
         self.leaves_rest_out = False
         super().__init__(*args, **kwargs)
-        self._once: Iterator[Any] | None = None  # Of data that can be gone through only once.
-        self._begun: Iterator[Any] | None = None  # What `shapes` has begun.
+        self._once: Iterator[Any] | None = None  # Data that can be iterated only once.
+        self._begun: Iterator[Any] | None = None  # Data that `shapes` has begun to read.
 
     @cached_property
     def replicas(self) -> int:
-        """How many there are; asked for when the model is built."""
+        """Number of replicas; first read when the model is built."""
         return self._count_replicas()
 
     @property
     def steps_per_execution(self) -> int:
-        """How many batches all replicas together take; it is set to those of one."""
+        """Batches that all replicas take together; assigned as the batches of one replica."""
         return self._steps * self.replicas
 
     @steps_per_execution.setter
@@ -76,17 +76,17 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
 
     @property
     def num_batches(self) -> int | None:
-        """How many steps the epoch has, `None` if that is not known."""
+        """Number of steps in the epoch; `None` if it is unknown."""
         batches: int | None = super().num_batches
         if batches is None:
             return None
         return batches // self.replicas if self.leaves_rest_out else -(-batches // self.replicas)
 
     def leave_rest_out(self) -> None:
-        """Drops batches that are not enough for all replicas, as training does.
+        """Drops batches at the end that are too few for all replicas, as training does.
 
         Raises:
-            ValueError: there are fewer than replicas.
+            ValueError: an epoch has fewer batches than replicas.
         """
         self.leaves_rest_out = True
         batches = super().num_batches
@@ -102,9 +102,9 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
             self.steps_per_epoch: int | None = self._without_rest(batches)
 
     def shapes(self) -> Iterator[tuple[int, int, list[Any]]]:
-        """Yields a first execution for a build, whose one batch comes again."""
+        """Yields an execution of one batch, to build the model; the batch is used again later."""
         adapter = self.data_adapter
-        if isinstance(adapter, PyDatasetAdapter):  # Its workers would go on with the next batch.
+        if isinstance(adapter, PyDatasetAdapter):  # Its workers would continue after the batch.
             first = adapter._standardize_batch(adapter.py_dataset[0])
             yield 0, 0, list(get_torch_dataloader([first]))
             return
@@ -112,13 +112,13 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
         batches = list(itertools.islice(data, 1))
         if self._once is not None:
             self._once = itertools.chain(batches, data)
-        elif not isinstance(adapter, ArrayDataAdapter):  # Arrays can be begun anew.
+        elif not isinstance(adapter, ArrayDataAdapter):  # Arrays can be iterated again.
             self._begun = itertools.chain(batches, data)
         if batches:
             yield 0, 0, batches
 
     def _get_iterator(self) -> Any:
-        """Returns what an epoch, or all of them, goes through."""
+        """Returns the iterator of an epoch, or of all epochs if data can be iterated only once."""
         if self._once is not None:
             return self._once
         if self._begun is not None:
@@ -130,15 +130,15 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
         return data
 
     def __next__(self) -> tuple[int, int, list[Any]]:
-        """Returns the next execution, which has no more batches than the epoch, or the data.
+        """Returns the next execution, which does not exceed the epoch or the data.
 
         Raises:
             StopIteration: the epoch is over.
         """
         first, _, iterator = next(self._epoch_iterator)
         steps: int = self.steps_per_execution
-        seen: int = self._steps_seen - steps  # Of the data; Keras has counted this execution.
-        limits = [steps]  # All of them batches.
+        seen: int = self._steps_seen - steps  # Keras has already counted this execution.
+        limits = [steps]  # All limits count batches.
         if self.steps_per_epoch:
             limits.append(self.steps_per_epoch - first)
         if self._num_batches:
@@ -167,7 +167,7 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
             )
 
     def _end_data(self) -> None:
-        """Notes how many batches the data had, as Keras does, and warns as Keras does."""
+        """Records the number of batches in the data, with Keras's own warning."""
         with self.catch_stop_iteration():
             raise StopIteration
 
@@ -179,10 +179,10 @@ _replicas: ContextVar[Callable[[], int]] = ContextVar("replicas", default=lambda
 
 @contextmanager
 def drawn_by_executions(replicas: Callable[[], int]) -> Iterator[None]:
-    """Lets `fit`, `evaluate` and `predict` of Keras go through their data by `Executions`.
+    """Lets `fit`, `evaluate` and `predict` of Keras read their data through `Executions`.
 
     Args:
-        replicas: returns how many there are, once the model is built.
+        replicas: function that returns the number of replicas, once the model is built.
     """
     global _num_calls
     with _lock:

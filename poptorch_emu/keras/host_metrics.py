@@ -1,4 +1,4 @@
-"""Keras's metrics, updated on the host with what a whole execution brought."""
+"""Updates Keras's metrics on the host with the results of a whole execution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REDUCTIONS: dict[ReplicatedMetricReductionMethod, Callable[[list[float]], Any]]
 
 
 def needs_outputs(model: Any) -> bool:
-    """Returns whether anything but the loss is computed from what the model returns."""
+    """Returns whether a metric or another loss is computed from the model's outputs."""
     return (
         model._compile_metrics is not None
         or _has_own_metrics(model)
@@ -33,22 +33,22 @@ class HostMetrics:
     """The metrics of one model.
 
     Attributes:
-        reduction: how those of replicas become one.
+        reduction: method that reduces the metrics of all replicas.
     """
 
     def __init__(self, model: Any) -> None:
-        """Takes a model of Keras."""
+        """Prepares the metrics of a Keras model."""
         self._model = model
-        self._states: list[list[torch.Tensor]] = []  # The variables' values for each replica.
+        self._states: list[list[torch.Tensor]] = []  # Values of the variables for each replica.
         self.reduction = ReplicatedMetricReductionMethod.NONE
 
     def reset(self) -> None:
-        """Does what Keras does, for all replicas."""
+        """Resets the metrics as Keras does, for all replicas."""
         self._states = []
         type(self._model).reset_metrics(self._model)
 
     def result_or_logs(self, logs: Any) -> Any:
-        """Returns what Keras shows of an epoch whose last logs are these."""
+        """Returns the results that Keras shows for an epoch, given its last logs."""
         return (
             logs
             if self._states
@@ -63,14 +63,14 @@ class HostMetrics:
         losses: torch.Tensor,
         outputs: Any,
     ) -> Any:
-        """Updates the metrics with an execution, and returns what Keras wants to log.
+        """Updates the metrics with an execution, and returns the values for Keras's logs.
 
         Args:
-            batches: of one execution, all of one size.
-            replicas: among which they were divided, in turn.
-            whole: the batches as one.
-            losses: of each batch.
-            outputs: of all batches as one; `None` if nobody needs them.
+            batches: batches of one execution, all of one size.
+            replicas: number of replicas among which the batches were divided, in turn.
+            whole: all batches joined to one.
+            losses: loss of each batch.
+            outputs: outputs of all batches joined to one; `None` if no metric needs them.
         """
         if replicas == 1 and not self._states:
             return self._update(batches, whole, losses, outputs)
@@ -82,7 +82,7 @@ class HostMetrics:
             self._states = [[each.value.clone() for each in variables] for _ in range(replicas)]
         count = len(self._states)
         shares: list[Any] = [None] * (count - 1) + [(batches, whole, losses, outputs)]
-        if replicas > 1:  # Else these are the batches at the end of an evaluation.
+        if replicas > 1:  # Otherwise one replica ran the last batches of an evaluation.
             turns = (slice(n, None, replicas) for n in range(count))
             shares = [_share(turn, batches, losses, outputs) for turn in turns]
         logs = [self._with_state(n, share) for n, share in enumerate(shares)]
@@ -90,7 +90,7 @@ class HostMetrics:
         return {name: reduced([float(each[name]) for each in logs]) for name in logs[0]}
 
     def _with_state(self, replica: int, share: Any) -> Any:
-        """Returns the logs of one replica after its share, if it has one."""
+        """Returns the logs of one replica after an update with its share, if it has one."""
         model, state = self._model, self._states[replica]
         for variable, value in zip(model.metrics_variables, state, strict=True):
             variable.assign(value)
@@ -116,7 +116,7 @@ class HostMetrics:
 def steps_of(
     batches: Sequence[Batch], replicas: int, losses: torch.Tensor, outputs: Any
 ) -> Iterator[tuple[Sequence[Batch], int, Batch, torch.Tensor, Any]]:
-    """Yields what `HostMetrics.update` takes for each step of an execution."""
+    """Yields the arguments of `HostMetrics.update` for each step of an execution."""
     for first in range(0, len(batches), replicas):
         mine, *results = _share(slice(first, first + replicas), batches, losses, outputs)
         yield mine, replicas, *results
@@ -125,14 +125,14 @@ def steps_of(
 def _share(
     which: slice, batches: Sequence[Batch], losses: torch.Tensor, outputs: Any
 ) -> tuple[Sequence[Batch], Batch, torch.Tensor, Any]:
-    """Returns some batches, the same as one, and their results."""
+    """Returns some of the batches, the same batches joined, and their results."""
     mine, numbers = batches[which], range(len(batches))[which]
     part = None if outputs is None else _rows(outputs, num_rows(batches[0]), numbers)
     return mine, joined(mine), losses[which], part
 
 
 def _rows(outputs: Any, rows: int, numbers: Sequence[int]) -> Any:
-    """Returns the outputs of some batches, which have so many rows each."""
+    """Returns the outputs of the batches in `numbers`; each batch has `rows` rows."""
     return keras.tree.map_structure(
         lambda tensor: torch.cat([tensor[n * rows : (n + 1) * rows] for n in numbers]), outputs
     )
@@ -142,7 +142,7 @@ def _update(model: Any, batch: Batch, outputs: Any) -> Any:
     x, y, sample_weight = batch
     with torch.no_grad():
         if model._compile_loss is not None and model._compile_loss.metrics:
-            model._compile_loss(y, outputs, sample_weight)  # Updates those of the single losses.
+            model._compile_loss(y, outputs, sample_weight)  # Updates the single losses' metrics.
         return model.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
 
@@ -151,14 +151,14 @@ def _has_own_metrics(model: Any) -> bool:
 
 
 def _can_be_joined(model: Any) -> bool:
-    """Returns whether metrics of many batches are those of all their rows."""
+    """Returns whether metrics over joined batches equal metrics over single batches."""
     if _has_own_metrics(model) or (model._compile_loss is not None and model._compile_loss.metrics):
         return False
     return all(map(_adds_rows, model._compile_metrics.metrics))
 
 
 def _adds_rows(metric: Any) -> bool:
-    """Returns whether a metric is one of Keras's own, all of which add up over rows."""
+    """Returns whether a metric is one of Keras's own, all of which sum over rows."""
     function = vars(metric).get("_fn")
     kinds = (type(metric), *(() if function is None else (function,)))
     return all(str(getattr(kind, "__module__", "")).startswith(_KERAS) for kind in kinds)

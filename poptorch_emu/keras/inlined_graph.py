@@ -1,7 +1,7 @@
-"""The graph of a model as one list of layer calls, with those of models inside in their places.
+"""The graph of a model as one list of layer calls, with the calls of nested models in place.
 
-A model inside that is in one stage is called as it is. One in several is a *frame*: its calls stand
-in the list, and its inputs and outputs are other names of tensors of the graph around it.
+A nested model in one stage is called as a whole. A nested model in several stages is a *frame*: its
+calls are in the list, and its inputs and outputs are other names for tensors of the outer graph.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Frame:
     """One run of a graph within the run of the whole model.
 
     Attributes:
-        contents: of the model.
-        name: of the model, from the outermost on; empty for the outermost itself.
-        outer: the frame of the graph that calls it; `None` for the outermost.
-        node: the call there.
-        given: what the call gives for each input: a tensor of the outer graph, or a constant.
-        masks: what it gives for the mask of each input.
-        inner: the frames of the calls that are divided.
+        contents: contents of the model.
+        name: path of the model, from the outermost model on; "" for the outermost model.
+        outer: frame of the graph that calls the model; `None` for the outermost model.
+        node: call of the model in the outer frame.
+        given: argument of the call for each input: a tensor of the outer graph, or a constant.
+        masks: argument of the call for the mask of each input.
+        inner: frames of the nested models that are divided, by their calls.
     """
 
     contents: Contents
@@ -41,7 +41,7 @@ class Frame:
     inner: dict[Any, Frame] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Notes where tensors come from."""
+        """Records the origin of each tensor."""
         graph = self.contents.graph
         self._inputs = {id(tensor): i for i, tensor in enumerate(graph._inputs)}
         self._made = {
@@ -51,31 +51,31 @@ class Frame:
         }
 
     def input_number(self, tensor: Any) -> int | None:
-        """Returns which input a tensor is; `None` if it is none."""
+        """Returns the index of the input that a tensor is; `None` if it is not an input."""
         return self._inputs.get(id(tensor))
 
     def source(self, tensor: Any) -> tuple[Any, int]:
-        """Returns the call that makes a tensor, and which of its results that is."""
+        """Returns (call, index of the result) for the origin of a tensor."""
         return self._made[id(tensor)]
 
     def result(self, number: int) -> Any:
-        """Returns the tensor that is one of the results."""
+        """Returns the tensor of the result with the given index."""
         return self.contents.graph._outputs[number]
 
     def first_argument(self) -> Any:
-        """Returns what the call of the model inside is given first; its masks belong to results."""
+        """Returns the nested call's first argument, whose masks pass on to the results."""
         arguments = self.node.arguments
         return arguments.args[0] if arguments.args else next(iter(arguments.kwargs.values()))
 
 
 @dataclass(frozen=True, eq=False)
 class StagedCall:
-    """A call of a layer, or of a model that is in one stage.
+    """A call of a layer, or of a nested model that is in one stage.
 
     Attributes:
-        frame: of the graph that calls.
-        node: the call.
-        stage: `None` if it has none.
+        frame: frame of the graph with the call.
+        node: node of the call.
+        stage: stage of the call; `None` if it has none.
     """
 
     frame: Frame
@@ -84,7 +84,7 @@ class StagedCall:
 
     @property
     def name(self) -> str:
-        """The layer's, behind those of the models around it."""
+        """Name of the layer, after those of the models around it."""
         return self.frame.name + str(self.node.operation.name)
 
 
@@ -92,13 +92,13 @@ def inlined(contents: Contents, stages: Sequence[Stages]) -> list[StagedCall]:
     """Returns the calls of a model in an order in which they can run.
 
     Raises:
-        ValueError: a model inside cannot be in several stages.
+        ValueError: a nested model cannot be divided into several stages.
     """
     return list(_calls(Frame(contents), stages))
 
 
 def makers(frame: Frame, tensor: Any) -> set[tuple[Frame, Any]]:
-    """Returns the calls that have to be made before a tensor is known, by frame and node."""
+    """Returns the (frame, node) of all calls that must run before a tensor is known."""
     number = frame.input_number(tensor)
     if number is not None:
         if frame.outer is None:
@@ -127,7 +127,7 @@ def _calls(frame: Frame, stages: Sequence[Stages]) -> Iterator[StagedCall]:
     said = {call.node: (call, each) for call, each in zip(contents.calls, stages, strict=True)}
     highest = min((number for each in stages for number in numbers_of(each)), default=None)
     for node in nodes_of(contents.graph):
-        # A Sequential has entries for its layers alone, but there may be operations for masks.
+        # A Sequential has stages for its layers only, although its graph may compute masks as well.
         call, each = said.get(node, (Call(node.operation, node), highest))
         highest = max(numbers_of(each), default=highest)
         inside = call.inside() if isinstance(each, tuple) or _enters_stages(call) else None
@@ -142,7 +142,7 @@ def _calls(frame: Frame, stages: Sequence[Stages]) -> Iterator[StagedCall]:
 
 
 def _enters_stages(call: Call) -> bool:
-    """Returns whether a call that is in one stage has to be divided, since it says so itself."""
+    """Returns whether a model's call in one stage must be divided, because it enters stages."""
     if not any_stages() or not isinstance(call.layer, keras.Model):
         return False
     inside = call.inside()

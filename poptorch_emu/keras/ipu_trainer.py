@@ -1,4 +1,4 @@
-"""What runs the batches of one Keras model on virtual IPUs, in place of Keras's own functions."""
+"""Runs the batches of one Keras model on virtual IPUs, in place of Keras's own functions."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class IpuTrainer:
     """The programs of one model, and the functions that `fit`, `evaluate` and `predict` call.
 
     Attributes:
-        settings: what was set for the model.
-        metrics: those of the model.
-        calls_back_each_step: whether callbacks are called for each step of an execution.
+        settings: settings of the model.
+        metrics: metrics of the model.
+        calls_back_each_step: whether callbacks run for each step of an execution.
     """
 
     def __init__(self, model: Any, system: Callable[[], SystemSettings]) -> None:
-        """Makes nothing yet.
+        """Prepares a trainer without programs.
 
         Args:
-            model: of Keras; it may still be under construction.
-            system: returns what the process's `IPUConfig` says.
+            model: Keras model, which may still be under construction.
+            system: function that returns the settings of the process's `IPUConfig`.
         """
         self._model = model
         self._system = system
@@ -54,34 +54,34 @@ class IpuTrainer:
         self._known_plan: tuple[StagePlan | None] | None = None
         self._last: KerasProgram | None = None
         self._iterator: Any = None
-        self._is_fitting = False  # And not validating.
+        self._is_fitting = False  # False during the validation in `fit`, too.
         self.settings = ModelSettings()
         self.metrics = HostMetrics(model)
         self.calls_back_each_step = False
-        self._step_logs: list[Any] = []  # Of the last execution.
+        self._step_logs: list[Any] = []  # Logs of the last execution.
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Does what Keras does, and checks how many batches an execution is to have.
+        """Compiles the model as Keras does, and checks the number of steps of an execution.
 
         Raises:
-            ValueError: `steps_per_execution` is no positive integer.
+            ValueError: `steps_per_execution` is not a positive integer.
         """
         optimizer = args[0] if args else kwargs.get("optimizer")
         if getattr(optimizer, "loss_scale_factor", None) is not None:
-            kwargs.setdefault("auto_scale_loss", False)  # The program has chosen a scale.
+            kwargs.setdefault("auto_scale_loss", False)  # The program has chosen a scale itself.
         type(self._model).compile(self._model, *args, **compile_arguments(kwargs))
         check_steps(self._model.steps_per_execution)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Does what Keras does, on IPUs; `evaluate` and `predict` likewise."""
+        """Trains as Keras does, on IPUs."""
         return self._called("fit", args, kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Does what Keras does, on IPUs."""
+        """Evaluates as Keras does, on IPUs."""
         return self._called("evaluate", args, kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Does what Keras does, on IPUs."""
+        """Predicts as Keras does, on IPUs."""
         return self._called("predict", args, kwargs)
 
     def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,12 +99,12 @@ class IpuTrainer:
             with drawn_by_executions(self._replicas), called_back_with(logs):
                 return getattr(type(self._model), name)(self._model, *args, **kwargs)
         finally:
-            # Data that nobody holds end here. Left to the garbage collector, which ends them in
-            # another order, each process of a loader would be waited for, some seconds long.
+            # Data without references are released here. The garbage collector would release them in
+            # another order, and then wait some seconds for each worker process of a loader.
             self._is_fitting, self._iterator = outer
 
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """Builds the model as Keras does, and remembers what `fit` is about to iterate over."""
+        """Builds the model as Keras does, and keeps the iterator that `fit` will use."""
         self._iterator = iterator
         shapes = None if iterator is None else iterator.shapes()
         type(self._model)._symbolic_build(self._model, iterator=shapes, data_batch=data_batch)
@@ -112,11 +112,12 @@ class IpuTrainer:
             iterator.leave_rest_out()
 
     def make_train_function(self, force: bool = False) -> Any:
-        """Prepares `fit` after each `compile` of Keras; `force` does it anew.
+        """Prepares `fit` after each `compile` of Keras, or anew if `force` is true.
 
         Raises:
-            RuntimeError: an execution has no whole number of updates.
-            ValueError: the model's settings do not fit, or it does what the device cannot.
+            RuntimeError: the steps of an execution are not a multiple of the steps of an update.
+            ValueError: the model's settings contradict each other, or the device cannot run the
+                model.
         """
         model = self._model
         if model.train_function is None or force:
@@ -144,14 +145,14 @@ class IpuTrainer:
         return model.predict_function
 
     def forget(self) -> None:
-        """Drops all programs: settings changed."""
+        """Drops all programs, because settings have changed."""
         for use in Use:
             self._drop(use)
         model = self._model
         model.train_function = model.test_function = model.predict_function = None
 
     def _begin(self, use: Use) -> None:
-        """Checks the model and drops the programs that were made before."""
+        """Checks the model and drops the programs compiled before."""
         model = self._model
         name = _STEP_OF_USE[use]
         if getattr(type(model), name) is not getattr(keras.Model, name):
@@ -188,7 +189,7 @@ class IpuTrainer:
         return logs
 
     def _logged(self, batches: Sequence[Batch], program: KerasProgram) -> Any:
-        """Runs batches and returns what Keras logs after them."""
+        """Runs batches and returns the values for Keras's logs."""
         whole, losses, outputs = program.run(batches)
         replicas = program.replicas
         if not self.calls_back_each_step:
@@ -212,8 +213,8 @@ class IpuTrainer:
         """Checks that one program can train with these batches.
 
         Raises:
-            RuntimeError: they are not as many as updates take.
-            ValueError: they are of several sizes, or not as many as before.
+            RuntimeError: the number of batches is not a multiple of the batches of an update.
+            ValueError: the batches have several sizes, or their number has changed.
         """
         first = form_of(batches[0])
         known = [key for key in self._programs if key[0] is Use.TRAIN]
@@ -227,7 +228,7 @@ class IpuTrainer:
         self._check_updates(len(batches) // self._replicas())
 
     def _program(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
-        """Returns the program for these batches."""
+        """Returns the program for these batches, and compiles it if necessary."""
         key = (use, form_of(batches[0]), len(batches))
         program = self._programs.get(key)
         if program is None:
@@ -236,7 +237,7 @@ class IpuTrainer:
         return program
 
     def last_executor(self) -> PoplarExecutor | None:
-        """Returns what ran last; `None` if nothing did, or settings have changed since."""
+        """Returns the executor that ran last; `None` if none did, or if settings have changed."""
         return None if self._last is None else self._last.executor
 
     def _made(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
@@ -288,7 +289,7 @@ class IpuTrainer:
         return num_replicas(self._system(), self._plan())
 
     def _check_updates(self, steps: int) -> None:
-        """Checks that so many steps of each replica make whole updates."""
+        """Checks that `steps` steps of each replica make whole updates."""
         accumulation = self._training_settings().accumulation
         if steps % accumulation:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""One program of a Keras model: an executor for so many steps with batches of one form."""
+"""One program of a Keras model: an executor for a number of batches with one form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class KerasProgram(DeviceProgram):
     """Runs batches on virtual IPUs.
 
     Attributes:
-        use: what for.
-        steps: how many batches a call takes.
-        replicas: among which they are divided, in turn.
+        use: purpose of the program.
+        steps: number of batches that a call takes.
+        replicas: number of replicas among which the batches are divided, in turn.
     """
 
     def __init__(
@@ -30,15 +30,15 @@ class KerasProgram(DeviceProgram):
         optimizer: Any = None,
         updates: int = 0,
     ) -> None:
-        """Takes a model.
+        """Creates the program for a model.
 
         Args:
-            module: the model.
-            use: what for.
-            steps: how many batches a call takes.
-            options: of the executor.
-            optimizer: of Keras, built, for training.
-            updates: how many a call makes of it.
+            module: captured model.
+            use: purpose of the program.
+            steps: number of batches that a call takes.
+            options: options of the executor.
+            optimizer: built optimiser of Keras, for training.
+            updates: number of updates that a call makes.
         """
         link = None
         if optimizer is not None:
@@ -51,11 +51,11 @@ class KerasProgram(DeviceProgram):
         self._module = module
 
     def run(self, batches: Sequence[Batch]) -> tuple[Batch, Any, Any]:
-        """Runs batches of the form that the program was made for.
+        """Runs batches of the form for which the program was compiled.
 
         Returns:
-            The batches as one; the loss of each, `None` for predictions; the model's outputs for
-            all, `None` if they were not wanted.
+            (all batches joined to one, loss of each batch or `None` for predictions, outputs for
+            all batches or `None` if they were not requested).
         """
         whole = joined(batches)
         tensors = tensors_of(whole)

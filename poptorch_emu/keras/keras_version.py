@@ -1,4 +1,4 @@
-"""Finds Keras, and refuses one that cannot run on virtual IPUs."""
+"""Imports Keras, and rejects versions that cannot run on virtual IPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poptorch_emu.troubleshooting import Topic
 
 try:
     import keras
-except (ImportError, ValueError) as error:  # A backend that Keras does not know.
+except (ImportError, ValueError) as error:  # ValueError: Keras does not know its backend.
     raise ImportError(
         f"poptorch_emu.keras needs Keras 3.15 or newer on its torch backend, but importing it "
         f"failed: {error}. Run pip install 'poptorch_emu[keras]', and set the environment variable "
@@ -19,7 +19,7 @@ MINIMUM = (3, 15)
 
 
 def check_installed() -> None:
-    """Checks the Keras that was imported; see `check`."""
+    """Checks the imported Keras; see `check`."""
     check(keras.__version__, keras.backend.backend())
 
 

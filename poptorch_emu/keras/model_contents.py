@@ -1,4 +1,4 @@
-"""What is inside of a model: its calls of layers, and what is inside of those that are models."""
+"""The layer calls of a model, and the contents of the nested models among them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STAGES = "_poptorch_stages"
 
 @dataclass(frozen=True)
 class Contents:
-    """The calls that a model makes.
+    """The calls of a model.
 
     Attributes:
-        model: whose they are.
-        calls: those that have stages of their own, in the order of their entries.
-        graph: the functional model that has them; `None` if they are known as layers alone.
-        call_graph: where it comes from, for a model with a `call` of its own.
-        fault: why the calls cannot be in several stages; empty if they can.
+        model: model that makes the calls.
+        calls: calls that have stages of their own, in the order of their entries.
+        graph: functional model with the calls; `None` if only the layers are known.
+        call_graph: origin of `graph`, for a model with its own `call`.
+        fault: reason why the calls cannot be in several stages; "" if they can.
     """
 
     model: Any
@@ -38,7 +38,7 @@ class Contents:
 
     @property
     def marks(self) -> Sequence[Marked]:
-        """What was said about the calls of a Sequential; of others, their nodes know it."""
+        """The stages assigned to a Sequential's calls; nodes of other models hold their own."""
         stages = assigned_to(self.model) if isinstance(self.model, keras.Sequential) else None
         return [Mark.UNMARKED] * len(self.calls) if stages is None else stages
 
@@ -48,8 +48,8 @@ class Call:
     """One call of a layer.
 
     Attributes:
-        layer: what is called, which may be an operation.
-        node: of Keras's graph; `None` if the model around is not built.
+        layer: called layer or operation.
+        node: node of Keras's graph; `None` if the outer model is not built.
     """
 
     layer: Any
@@ -57,14 +57,14 @@ class Call:
 
     @property
     def mark(self) -> Marked:
-        """What was said about the call."""
+        """The stages assigned to the call, or the mark that there are none."""
         if self.node is not None:
             return mark_of(self.node)
         stage = None if isinstance(self.layer, keras.Model) else stage_of_construction(self.layer)
         return Mark.UNMARKED if stage is None else stage
 
     def inside(self) -> Contents | None:
-        """Returns what is inside of the model that is called; `None` if it is no model.
+        """Returns the contents of the called model; `None` if the call is not that of a model.
 
         Raises:
             Error: a `call` enters stages, and runs other layers in training.
@@ -86,10 +86,10 @@ class Call:
 
 
 def contents_of(model: Any) -> Contents:
-    """Returns what is inside of a model that is not called itself.
+    """Returns the contents of an outermost model.
 
     Raises:
-        Error: its `call` enters stages, and runs other layers in training.
+        Error: `call` of the model enters stages, and runs other layers in training.
     """
     if isinstance(model, keras.Sequential):
         return _contents_of_sequential(model)
@@ -101,7 +101,7 @@ def contents_of(model: Any) -> Contents:
 
 
 def assigned_to(model: Any) -> Sequence[Stages] | None:
-    """Returns the stages that the layers of a Sequential were assigned."""
+    """Returns the stages assigned to the layers of a Sequential; `None` if there are none."""
     stages: Sequence[Stages] | None = vars(model).get(_STAGES)
     if stages is not None and len(stages) != len(model.layers):
         raise ValueError(
@@ -113,12 +113,12 @@ def assigned_to(model: Any) -> Sequence[Stages] | None:
 
 
 def keep_assigned(model: Any, stages: Sequence[Stages] | None) -> None:
-    """Assigns stages to the layers of a Sequential, or takes them away."""
-    vars(model)[_STAGES] = stages  # Behind Keras's tracking of attributes.
+    """Assigns stages to the layers of a Sequential; `None` removes them."""
+    vars(model)[_STAGES] = stages  # Bypasses Keras's tracking of attributes.
 
 
 def bound_arguments(model: Any, node: Any) -> dict[str, Any]:
-    """Returns what a call of a model was given, by the names of its parameters."""
+    """Returns the arguments of a model's call, by the names of the parameters."""
     arguments = node.arguments
     bound = inspect.signature(type(model).call).bind(model, *arguments.args, **arguments.kwargs)
     return bound.arguments
@@ -153,6 +153,6 @@ def _layers_alone(model: Any, fault: str) -> Contents:
 
 
 def _calls_of(graph: Any) -> tuple[Call, ...]:
-    """Returns the calls of a graph in post-order: each behind those whose results it takes."""
+    """Returns the calls of a graph in post-order: each call after those whose results it uses."""
     nodes = _build_map(graph._inputs, graph._outputs)[0]
     return tuple(Call(node.operation, node) for node in nodes if not node.is_input)

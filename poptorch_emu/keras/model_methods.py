@@ -1,7 +1,7 @@
-"""The methods that models built in a strategy's scope have beside Keras's own.
+"""Methods that models built in a strategy's scope have in addition to Keras's own.
 
-They stand among the attributes of each model, behind Keras's tracking, so that its class stays what
-the user wrote: files, clones and checks of the type are Keras's own.
+The methods are attributes of each model that bypass Keras's tracking, so that the class stays the
+user's. Files, clones and type checks therefore work as in plain Keras.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from poptorch_emu.options.base import note_accepted
 
 
 class IpuModelMethods:
-    """What one model can do beside what Keras's models can."""
+    """The additional methods of one model."""
 
     def __init__(self, model: Any, system: Callable[[], SystemSettings]) -> None:
-        """Takes a model that may still be under construction."""
+        """Prepares the methods of a model, which may still be under construction."""
         self._model = model
         self._trainer = IpuTrainer(model, system)
 
     def put_on(self) -> None:
-        """Makes the public methods the model's."""
+        """Attaches the public methods to the model."""
         attributes = vars(self._model)
         trainer = self._trainer
         functions = [f"make_{each}_function" for each in ("train", "test", "predict")]
@@ -50,15 +50,15 @@ class IpuModelMethods:
                 attributes[name] = getattr(self, name)
 
     def set_pipeline_stage_assignment(self, pipeline_stage_assignment: Sequence[Any]) -> None:
-        """Says in which stage of a pipeline each layer runs (exact).
+        """Assigns a pipeline stage to each layer (exact).
 
         Args:
             pipeline_stage_assignment: entries of `get_pipeline_stage_assignment` with their stages
-                set; of a Sequential, a number for each layer will do.
+                set; for a Sequential also a list with the number of each layer's stage.
 
         Raises:
-            ValueError: there are not as many as layers, or they decrease along the model.
-            TypeError: an entry is of another kind, or the model is neither.
+            ValueError: there is not one entry for each layer, or stages decrease along the model.
+            TypeError: an entry has a wrong type.
         """
         stage_assignment.assign(self._model, list(pipeline_stage_assignment))
         self._change()
@@ -67,7 +67,7 @@ class IpuModelMethods:
         """Returns an entry for each layer or call, with its stage (exact).
 
         Raises:
-            RuntimeError: the model is of a class of its own, and its inputs are not known.
+            RuntimeError: the model has its own class, and its inputs are not known.
         """
         if is_of_own_class(self._model) and graph_of_call(self._model) is None:
             raise RuntimeError(
@@ -77,7 +77,7 @@ class IpuModelMethods:
         return stage_assignment.assignments_of(self._model)
 
     def reset_pipeline_stage_assignment(self) -> None:
-        """Takes all stages away: the model runs on one IPU (exact)."""
+        """Removes all stages, so that the model runs on one IPU (exact)."""
         stage_assignment.unassign(self._model)
         self._change()
 
@@ -87,8 +87,8 @@ class IpuModelMethods:
         """Prints each layer call with its stage (exact; the layout is ours).
 
         Args:
-            line_length: of the lines, in characters; 80 by default.
-            print_fn: takes each line; `print` by default.
+            line_length: length of the lines in characters; 80 by default.
+            print_fn: function that receives each line; `print` by default.
         """
         width = line_length or 80
         show = print_fn or print
@@ -115,29 +115,30 @@ class IpuModelMethods:
         offload_weights: bool | None = None,
         **of_original: Any,
     ) -> None:
-        """Says how the pipeline of the model runs (exact; places of tensors are modelled).
+        """Sets how the pipeline of the model runs (exact; places of tensors are modelled).
 
         Args:
-            gradient_accumulation_steps_per_replica: how many batches one replica adds up for an
-                update of the weights; 1 by default.
-            device_mapping: the IPU of each stage; by default its own number.
-            accumulate_outfeed: accepted: what is logged is the mean over all batches in any case.
-            gradient_accumulation_reduction_method: of the gradients of these batches; by default
-                their sum. Those of replicas are added.
-            pipeline_schedule: in which order the stages take turns; grouped by default. What a
-                function of `emulator.schedules` returns says which IPU runs each stage, too.
-            recomputation_mode: makes activations be computed again; by default
+            gradient_accumulation_steps_per_replica: number of batches whose gradients one replica
+                accumulates for an update of the weights; 1 by default.
+            device_mapping: IPU of each stage; by default the number of the stage.
+            accumulate_outfeed: accepted; logs hold the mean over all batches in any case.
+            gradient_accumulation_reduction_method: reduction of the gradients of these batches; by
+                default their sum. Gradients of replicas are added.
+            pipeline_schedule: order of the stages' work; grouped by default. A schedule of
+                `emulator.schedules` also determines the IPU of each stage.
+            recomputation_mode: turns recomputation of activations on; by default
                 `IPUConfig.allow_recompute` decides.
-            replicated_optimizer_state_sharding: lets each replica hold a part of the state.
-            offload_weight_update_variables: keeps the optimiser's state in streaming memory.
-            offload_activations: keeps activations there.
-            offload_gradient_accumulation_buffers: keeps sums of gradients there.
-            offload_weights: keeps the weights there.
+            replicated_optimizer_state_sharding: whether each replica holds a part of the state.
+            offload_weight_update_variables: whether the optimiser's state is in streaming memory.
+            offload_activations: whether activations are in streaming memory.
+            offload_gradient_accumulation_buffers: whether sums of gradients are in streaming
+                memory.
+            offload_weights: whether weights are in streaming memory.
             of_original: further options of the original, which change no result: accepted.
 
         Raises:
-            TypeError: a value is of another type, or there is no such option.
-            ValueError: a number is out of range, or an option is set by other methods.
+            TypeError: a value has a wrong type, or an option does not exist.
+            ValueError: a number is out of range, or other methods set the option.
             NotImplementedError: `continuous_weight_updates` is on.
         """
         steps = gradient_accumulation_steps_per_replica
@@ -176,7 +177,7 @@ class IpuModelMethods:
         replicated_optimizer_state_sharding: bool | None = None,
         **of_original: Any,
     ) -> None:
-        """Says how many batches make one update of a model without a pipeline (exact).
+        """Sets the number of batches of an update, for a model without a pipeline (exact).
 
         Arguments and errors are those of `set_pipelining_options`;
         `use_v2_gradient_accumulation_optimizer` is accepted.
@@ -199,15 +200,15 @@ class IpuModelMethods:
         self,
         replicated_metric_reduction_method: ReplicatedMetricReductionMethod | str = "NONE",
     ) -> None:
-        """Says what is logged of the metrics of replicas (exact).
+        """Sets which metrics of the replicas are logged (exact).
 
         Args:
-            replicated_metric_reduction_method: `NONE` logs those of the last replica, `LIST` an
-                array of all, `SUM` and `MEAN` their sum and mean.
+            replicated_metric_reduction_method: `NONE` logs the metrics of the last replica, `LIST`
+                an array of all, `SUM` and `MEAN` their sum and mean.
 
         Raises:
-            TypeError: it is neither a member nor a name.
-            ValueError: it is no such name.
+            TypeError: the method is neither a member nor a string.
+            ValueError: the string is not the name of a method.
         """
         self._trainer.metrics.reduction = run_settings.checked_method(
             ReplicatedMetricReductionMethod,
@@ -216,42 +217,42 @@ class IpuModelMethods:
         )
 
     def set_asynchronous_callbacks(self, asynchronous: bool = False) -> None:
-        """Says whether callbacks are called for each step, or for each execution (exact).
+        """Sets whether callbacks run for each step or for each execution (exact).
 
-        Each step has the logs that Keras has after it. Callbacks are called when the execution is
-        complete, in the order of its steps.
+        Callbacks run when the execution is complete, in the order of its steps. Each step has the
+        logs that Keras would have after it.
 
         Args:
-            asynchronous: for each step.
+            asynchronous: whether callbacks run for each step.
 
         Raises:
-            TypeError: it is no bool.
+            TypeError: `asynchronous` is not a bool.
         """
         original_options.check_flag("asynchronous", asynchronous)
         self._trainer.calls_back_each_step = bool(asynchronous)
 
     def set_infeed_queue_options(self, **kwargs: Any) -> None:
-        """Takes options of the queue that `fit` and its like read by (accepted).
+        """Takes options of the queue from which `fit`, for example, reads (accepted).
 
         Raises:
-            ValueError: an option is Keras's to decide.
+            ValueError: Keras decides an option.
         """
         original_options.check_queue(
             "set_infeed_queue_options", kwargs, ("dataset", "infeed_spec", "element_spec")
         )
 
     def set_outfeed_queue_options(self, **kwargs: Any) -> None:
-        """Takes options of the queue by which results come (accepted).
+        """Takes options of the queue that returns results (accepted).
 
         Raises:
-            ValueError: an option is Keras's to decide.
+            ValueError: Keras decides an option.
         """
         original_options.check_queue(
             "set_outfeed_queue_options", kwargs, ("outfeed_mode", "device_ordinal")
         )
 
     def export_for_ipu_serving(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses to export for a server (refused).
+        """Would export the model for a server (refused).
 
         Raises:
             Error: always.
@@ -262,14 +263,14 @@ class IpuModelMethods:
         )
 
     def _change(self, **settings: Any) -> None:
-        """Takes settings; what was compiled with others is dropped."""
+        """Changes settings and drops the programs that were compiled with the old ones."""
         trainer = self._trainer
         trainer.settings = replace(trainer.settings, **settings)
         trainer.forget()
 
 
 def _rows(entries: Sequence[Any], indent: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yields name, type and stage of each entry; below a nested model, those inside of it."""
+    """Yields (name, type, stage) of each entry, and of the entries inside nested models."""
     for each in entries:
         call = f" ({each.node_index})" if hasattr(each, "node_index") else ""
         inside = getattr(each, "pipeline_stage_assignments", None)

@@ -1,7 +1,7 @@
-"""Files of weights and models whose names Keras 2 left to the program.
+"""Files of weights and models with names from Keras 2, which did not prescribe a suffix.
 
-Keras 3 tells the form of a file by its suffix. Where a program gives another one, the right one is
-added and said.
+Keras 3 tells the format of a file by its suffix. If a program uses another suffix, the right one is
+added, and a line in the log says so.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from poptorch_emu.log import logger
 
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
 _OLD = (".h5", ".hdf5")
-# The names that Keras takes; whole models may have the old form. Checkpoints have one name for it.
+# Suffixes that Keras accepts. Whole models may have old ones, of which checkpoints accept only one.
 _KNOWN = {_WEIGHTS: (_WEIGHTS, ".weights.json", _MODEL), _MODEL: (_MODEL, *_OLD)}
 _OF_CHECKPOINTS = {**_KNOWN, _MODEL: (_MODEL, ".h5")}
 
 
 def install() -> None:
-    """Makes Keras take such names."""
+    """Makes Keras accept names without its suffixes."""
     model: Any = keras.Model
     model.save_weights = _with_suffix(model.save_weights, _WEIGHTS)
     model.load_weights = _finding(model.load_weights, _WEIGHTS)
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def _renamed(path: Any, suffix: str, known: Mapping[str, tuple[str, ...]]) -> Any:
-    """Returns a path that ends as Keras 3 wants it."""
+    """Returns a path with the suffix that Keras 3 requires."""
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
     if not name or name.endswith(known[suffix]):
         return path
@@ -72,7 +72,7 @@ def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
 
 
 def _finding(load: Callable[..., Any], suffix: str) -> Callable[..., Any]:
-    """Returns what loads the file that was written for a name: with the suffix, or as it is."""
+    """Returns a `load` that finds a file under its given name, or with its new suffix."""
     signature = inspect.signature(load)
 
     @functools.wraps(load)
@@ -86,7 +86,7 @@ def _finding(load: Callable[..., Any], suffix: str) -> Callable[..., Any]:
 
 
 def _newest(named: Any, written: Any) -> Any:
-    """Returns which of two paths a file was written to last; the first if there is none."""
+    """Returns the newer of two files; the first path if neither is a file."""
     if written is named:
         return named
     there = [path for path in (named, written) if Path(path).is_file()]
@@ -94,7 +94,7 @@ def _newest(named: Any, written: Any) -> Any:
 
 
 def _with_suffix_of_kind(build: Callable[..., None]) -> Callable[..., None]:
-    """Returns the constructor of checkpoints, which save weights or models."""
+    """Returns the constructor of checkpoints, which save either weights or models."""
     signature = inspect.signature(build)
 
     @functools.wraps(build)

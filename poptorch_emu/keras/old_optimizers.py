@@ -1,4 +1,4 @@
-"""What programs of Keras 2 write of optimisers, where Keras 3 has a counterpart."""
+"""Arguments and methods of Keras 2's optimisers that have a counterpart in Keras 3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIMIZERS = (
     "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam",
     "RMSprop", "SGD",
 )  # fmt: skip
-# What Keras 2 has of an optimiser whose loss has a scale that is never changed.
+# Attributes in Keras 2 of an optimiser whose loss scale is fixed.
 _OF_FIXED_SCALE: dict[str, Callable[[Any], Any]] = {
     "dynamic": lambda optimizer: False,
     "initial_scale": lambda optimizer: optimizer.loss_scale_factor,
@@ -25,7 +25,7 @@ _OF_FIXED_SCALE: dict[str, Callable[[Any], Any]] = {
 
 
 def install() -> None:
-    """Makes Keras take it."""
+    """Makes Keras accept these arguments and methods."""
     legacy: Any = importlib.import_module("keras._tf_keras.keras").optimizers.legacy
     for optimizer in _OPTIMIZERS:
         kind = getattr(keras.optimizers, optimizer)
@@ -39,7 +39,7 @@ def install() -> None:
     base.get_scaled_loss = _scaled_loss
     base.get_unscaled_gradients = _unscaled_gradients
     base.get_slot = base.get_weights = _refused_state
-    # Not properties of the class, whose names Keras leaves out of its files.
+    # Not as properties, because Keras leaves attributes with names of properties out of its files.
     base.__getattr__ = _of_fixed_scale
     scaling: Any = keras.optimizers.LossScaleOptimizer
     scaling.__new__ = _new_loss_scale_optimizer
@@ -47,19 +47,19 @@ def install() -> None:
 
 
 def with_loss_scale(optimizer: Any, loss_scale: float | str = "dynamic") -> Any:
-    """Returns what `mixed_precision.experimental.LossScaleOptimizer` did."""
+    """Returns the optimiser of `mixed_precision.experimental.LossScaleOptimizer`."""
     kind: Any = keras.optimizers.LossScaleOptimizer
     is_dynamic = loss_scale == "dynamic"
     return kind(optimizer, is_dynamic, None if is_dynamic else float(loss_scale))
 
 
 def is_unscaled_by_program(optimizer: Any) -> bool:
-    """Returns whether the program itself divides gradients of a loss that it has scaled."""
+    """Returns whether the program itself divides the gradients by the loss scale."""
     return settings_of(optimizer).is_unscaled_by_program
 
 
 def _with_old_arguments(build: Callable[..., None]) -> Callable[..., None]:
-    """Returns the constructor of an optimiser that takes arguments of Keras 2, too."""
+    """Returns a constructor of an optimiser that also accepts arguments of Keras 2."""
 
     @functools.wraps(build)
     def build_by_old_names(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -83,10 +83,10 @@ def _with_old_arguments(build: Callable[..., None]) -> Callable[..., None]:
 
 
 def _new_loss_scale_optimizer(kind: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns the inner optimiser with the scale, if that is never changed.
+    """Returns the inner optimiser with its loss scale, if that scale is fixed.
 
     Raises:
-        ValueError: it is not said.
+        ValueError: the scale is fixed, but not given.
     """
     given = _scaling_arguments(*args, **kwargs)
     if given.get("dynamic", True):
@@ -111,10 +111,10 @@ def _with_scaling_arguments(build: Callable[..., None]) -> Callable[..., None]:
 def _scaling_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """Returns the arguments of a `LossScaleOptimizer` by name.
 
-    In Keras 2 the second one is a bool, `dynamic`; in Keras 3 it is the scale.
+    The second positional argument is a bool, `dynamic`, in Keras 2, and the scale in Keras 3.
 
     Raises:
-        TypeError: there are too many.
+        TypeError: there are too many arguments.
     """
     names = ["inner_optimizer", "initial_scale", "dynamic_growth_steps", "name"]
     if len(args) > 1 and isinstance(args[1], bool):
@@ -135,7 +135,7 @@ def _scaled_loss(optimizer: Any, loss: Any) -> Any:
 
 
 def _unscaled_gradients(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
-    """Returns gradients of a loss that is not scaled, if the optimiser itself does not divide."""
+    """Returns unscaled gradients: divided here, unless the optimiser divides them itself."""
     scale = optimizer.loss_scale_factor
     if scale is None or not is_unscaled_by_program(optimizer):
         return list(grads)

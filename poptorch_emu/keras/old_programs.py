@@ -1,4 +1,4 @@
-"""What programs of Keras 2 write that Keras 3 no longer takes, where it has a counterpart."""
+"""Names and arguments of Keras 2 that Keras 3 rejects although it has a counterpart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras.src.backend import config as keras_config
 from poptorch_emu.keras import old_files, old_optimizers, same_pooling, wrapped_optimizers
 from poptorch_emu.options.base import note_accepted
 
-# Where the user's own files of Keras's data sets are.
+# Environment variable with the folder of the user's own files for Keras's data sets.
 DATASETS_VARIABLE = "POPTORCH_EMU_DATASETS"
 
 _DATASETS = (
@@ -29,7 +29,7 @@ _OF_LOADERS = ("max_queue_size", "workers", "use_multiprocessing")
 
 @functools.cache
 def install() -> None:
-    """Makes Keras take them, once in a process."""
+    """Makes Keras accept these names and arguments, once in a process."""
     old_optimizers.install()
     wrapped_optimizers.install()
     old_files.install()
@@ -40,8 +40,8 @@ def install() -> None:
         root.layers.experimental = _experimental_layers()
         root.mixed_precision.experimental = _experimental_policies()
         root.losses.Reduction = _Reduction
-        root.optimizers.experimental = root.optimizers  # Where those of today were in 2022.
-    for room in ("losses", "metrics"):  # Of functions, TensorFlow's Keras has the short names.
+        root.optimizers.experimental = root.optimizers  # Keras of 2022 had today's classes there.
+    for room in ("losses", "metrics"):  # TensorFlow's Keras has short names of functions.
         own = getattr(tf_keras, room)
         for name, value in vars(getattr(keras, room)).items():
             if not hasattr(own, name):
@@ -52,7 +52,7 @@ def install() -> None:
 
 
 def compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `compile` by the names that Keras 3 has."""
+    """Returns the arguments of `compile` by their names in Keras 3."""
     given = dict(given)
     if "experimental_steps_per_execution" in given:
         given["steps_per_execution"] = given.pop("experimental_steps_per_execution")
@@ -60,7 +60,7 @@ def compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `fit` and its like without those that only prepared data."""
+    """Returns the arguments of `fit`, for example, without those that only load data."""
     for name in _OF_LOADERS:
         if name in given:
             note_accepted(f"fit({name}=...)")
@@ -68,7 +68,7 @@ def run_arguments(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Reduction:
-    """How a loss becomes one number, by the names that Keras 2 had."""
+    """Reductions of a loss to one number, by their names in Keras 2."""
 
     AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
     NONE = "none"
@@ -76,7 +76,7 @@ class _Reduction:
 
 
 def _with_numbers(standardize: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns what takes a number for the shape (number,)."""
+    """Returns a `standardize` that accepts a number for the shape (number,)."""
     return lambda shape: standardize((shape,) if isinstance(shape, int) else shape)
 
 
@@ -98,7 +98,7 @@ def _experimental_policies() -> ModuleType:
 
 
 def _finding_file(dataset: str, download: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what finds the file of a data set: the user's own, or Keras's."""
+    """Returns a function that finds the file of a data set: the user's own, or Keras's."""
 
     @functools.wraps(download)
     def find(fname: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Optimisers of Keras as those of the device, by formula.
+"""Converts optimisers of Keras to those of the device, by formula.
 
-Keras and PyTorch share names, not formulas. Keras's SGD multiplies by the learning rate before the
-momentum, so the velocity is made with `1 - dampening` as the learning rate. Its Adam adds epsilon
-before the second moment is corrected, and its RMSprop with momentum inside the root: the forms that
-TensorFlow has. Without momentum TensorFlow had it outside of the root, and so has the IPU's front
-end, unlike Keras 3. Keras's weight decay is always decoupled.
+Keras and PyTorch share names, but not formulas. Keras's SGD applies the learning rate before the
+momentum, so the device uses `1 - dampening` as the learning rate of the velocity. Keras's Adam adds
+epsilon before the second moment is corrected. RMSprop with momentum adds epsilon inside the root,
+as in TensorFlow. Without momentum TensorFlow and the IPU's front end add it outside, unlike Keras
+3. Keras's weight decay is always decoupled.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from poptorch_emu.optim import LAMB, SGD, Adam, AdamW, RMSprop
 
 @dataclass(frozen=True)
 class Conversion:
-    """An optimiser of the device that does what one of Keras's does.
+    """An optimiser of the device that is equivalent to one of Keras.
 
     Attributes:
-        optimizer: of the device.
-        states: Keras's variables by the prefix of the device's state, in the order of the weights.
-        factor: by what a state of Keras is multiplied, from the learning rate.
+        optimizer: optimiser of the device.
+        states: Keras's variables in the order of the weights, by the prefix of the device's state.
+        factor: function that returns the device's state divided by Keras's, for a learning rate.
         sets_dampening: whether the learning rate is `1 - dampening`.
         has_steps: whether the device counts updates.
     """
@@ -38,14 +38,14 @@ class Conversion:
 
     @property
     def depends_on_rate(self) -> bool:
-        """Whether states have other values on the device for another learning rate."""
+        """Whether the values of the device's states depend on the learning rate."""
         return bool(self.states) and self.factor(1.0) != self.factor(2.0)
 
     def set_learning_rate(self, rate: float) -> None:
-        """Gives the optimiser another learning rate.
+        """Sets the learning rate of the optimiser.
 
         Raises:
-            ValueError: it is 0, and Nesterov's momentum is on.
+            ValueError: the rate is 0, and Nesterov's momentum is on.
         """
         if self.depends_on_rate and rate == 0:
             raise ValueError(_NO_ZERO)
@@ -56,9 +56,9 @@ class Conversion:
                 group["lr"] = rate
 
 
-# A class of ours names by this whose formula it has.
+# Attribute by which our own optimiser classes name the Keras class that has the same formula.
 _COUNTERPART = "counterpart"
-# Of the norms of weights.
+# Limit of weight norms that stands for "no limit".
 _NO_LIMIT = 65500.0
 _NO_ZERO = (
     "The learning rate is 0, which SGD with nesterov=True cannot have on the device. Give a small "
@@ -77,17 +77,17 @@ def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion
     """Returns the counterpart of a Keras optimiser that is built.
 
     Args:
-        optimizer: of Keras.
-        variables: the weights that are trained.
-        rate: the learning rate.
+        optimizer: optimiser of Keras.
+        variables: weights that are trained.
+        rate: learning rate.
 
     Raises:
-        ValueError: the optimiser, or a setting of it, has no counterpart.
+        ValueError: the optimiser, or one of its settings, has no counterpart.
     """
     kind = type(optimizer)
     rule = _RULES.get(getattr(kind, _COUNTERPART, kind.__name__))
     is_known = kind.__module__.startswith("keras.") or _COUNTERPART in kind.__dict__
-    if rule is None or not is_known:  # A subclass of the user's.
+    if rule is None or not is_known:  # For example a subclass of the user's.
         raise ValueError(
             f"Optimizer {kind.__name__} has no counterpart on the device. Choose SGD, "
             "Adam, AdamW, Lamb or RMSprop of keras.optimizers; where Keras wrapped yours in a "
@@ -110,7 +110,7 @@ def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion
 
 
 def _groups(optimizer: Any, variables: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the weights with decay and those without, as far as there are any."""
+    """Returns one group of weights with decay and one without; empty groups are left out."""
     decayed = [v.value for v in variables if _decays(optimizer, v)]
     others = [v.value for v in variables if not _decays(optimizer, v)]
     groups = [
@@ -131,11 +131,11 @@ def _shared(optimizer: Any) -> dict[str, Any]:
 
 
 def _clipping(optimizer: Any, *, loss_scaling: float = 1.0) -> dict[str, Any]:
-    """Returns the limit of the norm, which Keras takes of gradients without loss scaling.
+    """Returns the limit of the gradient norm; in Keras it applies to unscaled gradients.
 
     Args:
-        optimizer: of Keras.
-        loss_scaling: of gradients whose norm the device limits: not 1 for SGD alone.
+        optimizer: optimiser of Keras.
+        loss_scaling: scaling of the gradients whose norm the device limits; not 1 only for SGD.
     """
     limit = optimizer.global_clipnorm
     return {} if not limit else {"max_grad_norm": float(limit) * loss_scaling}
@@ -165,7 +165,7 @@ def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
 
 
 def _device_sgd(params: Any, **settings: Any) -> SGD:
-    """Returns an SGD without warnings of differences from PyTorch: Keras's has them too."""
+    """Returns an SGD that does not warn of differences from PyTorch, which Keras has as well."""
     made = SGD(params, **settings)
     made.use_tf_variant = True  # type: ignore[attr-defined]
     return made
@@ -250,7 +250,7 @@ def _moments(optimizer: Any, variables: Sequence[Any]) -> dict[str, list[Any]]:
     return _states(optimizer, variables, Accl1=first, Accl2=second)
 
 
-# By name: on its torch backend Keras makes objects of further classes.
+# Rules by class name, because Keras creates subclasses on its torch backend.
 _RULES = {
     "SGD": _sgd,
     "Adam": _adam,

@@ -1,7 +1,7 @@
-"""A Keras optimiser whose work the device does: its learning rate there, its state here.
+"""Links a Keras optimiser to its counterpart on the device: learning rate, state and updates.
 
-The state is on the device while it trains. Who reads a variable of the Keras optimiser gets the
-newest value, and who assigns one sends it to the device before it trains on.
+The state is on the device while it trains. Reading a variable of the Keras optimiser returns its
+newest value, and assigning one sends the new value to the device before the next execution.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _STEP = "Step"
 
 
 class KerasOptimizerLink:
-    """Keeps a Keras optimiser and its counterpart on the device in step.
+    """Synchronizes a Keras optimiser with its counterpart on the device.
 
     Attributes:
-        optimizer: the counterpart.
+        optimizer: counterpart on the device.
     """
 
     def __init__(self, optimizer: Any, trained: Mapping[str, Any], updates: int) -> None:
         """Converts the optimiser.
 
         Args:
-            optimizer: of Keras, built.
-            trained: the weights by the names of the parameters.
-            updates: how many one execution makes.
+            optimizer: built optimiser of Keras.
+            trained: trained weights, by the names of the parameters.
+            updates: number of updates of one execution.
 
         Raises:
             ValueError: the optimiser has no counterpart.
@@ -45,9 +45,9 @@ class KerasOptimizerLink:
         self._conversion = convert(optimizer, list(trained.values()), self._rate)
         self.optimizer = self._conversion.optimizer
         self._executor: PoplarExecutor | None = None
-        self._count: RunCount | None = None  # Of the execution that follows, or is being made.
-        self._is_ahead = False  # The device is.
-        self._is_edited = True  # The host's variables are.
+        self._count: RunCount | None = None  # Count of the current or the next execution.
+        self._is_ahead = False  # Whether the device's state is newer.
+        self._is_edited = True  # Whether the host's variables are newer.
         self._seen_iterations = -1
         schedule = optimizer._learning_rate
         if updates > 1 and isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
@@ -64,7 +64,7 @@ class KerasOptimizerLink:
         self._executor = executor
 
     def prepare(self) -> None:
-        """Sends what changed on the host since the last execution."""
+        """Sends the changes of the host since the last execution."""
         executor = self._executor
         assert executor is not None, "an execution follows a compilation"
         self._claim()
@@ -81,11 +81,11 @@ class KerasOptimizerLink:
         self._count = RunCount(executor)
 
     def num_micro_batches(self) -> int:
-        """Returns how many of each replica the updates of the last execution took."""
+        """Returns how many micro-batches of each replica the last execution's updates used."""
         return 0 if self._count is None else self._count.micro_batches()
 
     def finish(self) -> None:
-        """Counts the updates that an execution has made; one that failed has made fewer."""
+        """Counts the updates of an execution; a failed execution may have made fewer."""
         assert self._count is not None, "an execution was prepared"
         updates = self._count.updates()
         if updates:
@@ -105,12 +105,12 @@ class KerasOptimizerLink:
                 variable._value.copy_(device[name].reshape(variable.shape) / factor)
 
     def edit(self) -> None:
-        """Notes that somebody changes a variable on the host."""
+        """Records that a variable is about to change on the host."""
         self.bring_home()
         self._is_edited = True
 
     def release(self) -> None:
-        """Brings the state home for good; the variables are Keras's own again."""
+        """Copies the state back and makes the variables Keras's own again."""
         self.bring_home()
         for variable in self._variables():
             if vars(variable).get(_OWNER) is self:
@@ -119,7 +119,7 @@ class KerasOptimizerLink:
         self._executor = None
 
     def _claim(self) -> None:
-        """Makes the variables refer to this; another program may have had them meanwhile."""
+        """Takes over the variables, which another program may have owned meanwhile."""
         for variable in self._variables():
             owner = vars(variable).get(_OWNER)
             if owner is self:
@@ -131,7 +131,7 @@ class KerasOptimizerLink:
             variable.__class__ = _DeviceVariable
 
     def _send(self) -> None:
-        """Sends the state of Keras's variables, with the next execution."""
+        """Sends the state in Keras's variables to the device, with the next execution."""
         self._is_edited = False
         self._seen_iterations = self._iterations()
         self.bring_home()
@@ -176,5 +176,5 @@ class _DeviceVariable(keras.Variable):  # type: ignore[misc]
 
 
 def learning_rate_of(optimizer: Any) -> float:
-    """Returns the learning rate that Keras would take for its next update."""
+    """Returns the learning rate of Keras's next update."""
     return float(keras.ops.convert_to_tensor(optimizer.learning_rate))

@@ -1,4 +1,4 @@
-"""Options of models that the IPU's front end took, and that have no effect here or elsewhere."""
+"""Options of models in the IPU's original front end that have no effect here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACCEPTED = (
     "replicated_weight_sharding",
     "weight_update_poplar_options",
 )
-# What the model itself, or another argument, decides.
+# Options that the model itself or another argument determines.
 _OF_KERAS = (
     "batch_serialization_iterations",
     "computational_stages",
@@ -43,9 +43,9 @@ def check_pipelining(options: Mapping[str, Any]) -> None:
     """Checks further keywords of `set_pipelining_options`.
 
     Raises:
-        ValueError: the model or another argument decides it.
-        NotImplementedError: weights are to change within a batch.
-        TypeError: there is none of this name.
+        ValueError: the model or another argument determines the option.
+        NotImplementedError: weights would change within a batch.
+        TypeError: the option does not exist.
     """
     method = "set_pipelining_options"
     for name, value in options.items():
@@ -68,8 +68,8 @@ def check_accumulation(options: Mapping[str, Any]) -> None:
     """Checks further keywords of `set_gradient_accumulation_options`.
 
     Raises:
-        ValueError: another argument decides it.
-        TypeError: there is none of this name.
+        ValueError: another argument determines the option.
+        TypeError: the option does not exist.
     """
     method = "set_gradient_accumulation_options"
     for name, value in options.items():
@@ -84,15 +84,15 @@ def check_accumulation(options: Mapping[str, Any]) -> None:
 
 
 def check_queue(method: str, options: Mapping[str, Any], decided: Sequence[str]) -> None:
-    """Notes options of a queue.
+    """Checks options of a queue, and notes them as accepted.
 
     Args:
-        method: which was given them.
-        options: by name.
-        decided: those that Keras decides.
+        method: name of the method with these options.
+        options: values by the names of the options.
+        decided: names of the options that Keras decides.
 
     Raises:
-        ValueError: one of them is given.
+        ValueError: Keras decides one of the options.
     """
     for name in options:
         if name in decided:
@@ -104,7 +104,7 @@ def check_flag(name: str, value: Any) -> None:
     """Checks a flag; `None` is the default.
 
     Raises:
-        TypeError: it is neither a bool nor `None`.
+        TypeError: the value is neither a bool nor `None`.
     """
     if value is not None and not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}.")

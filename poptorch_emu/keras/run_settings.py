@@ -1,4 +1,4 @@
-"""How a Keras model runs, as the user set it, and the options of an executor that follow."""
+"""The user's settings for a Keras model, and the executor options that follow from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 class PipelineSchedule(Enum):
-    """In which order the stages of a pipeline take turns (exact)."""
+    """The order in which the stages of a pipeline work (exact)."""
 
     Grouped = 0
     Interleaved = 1
@@ -34,7 +34,7 @@ class PipelineSchedule(Enum):
 
 
 class RecomputationMode(Enum):
-    """How a pipeline computes activations again (modelled: all are one)."""
+    """How a pipeline recomputes activations (modelled: all modes are the same)."""
 
     Auto = 0
     RecomputeThenBackpropagate = 1
@@ -42,7 +42,7 @@ class RecomputationMode(Enum):
 
 
 class GradientAccumulationReductionMethod(Enum):
-    """How the gradients of a replica's micro-batches become one; replicas are added (exact)."""
+    """Reduction of a replica's gradients over micro-batches; replicas are added (exact)."""
 
     SUM = 0
     MEAN = 1
@@ -50,7 +50,7 @@ class GradientAccumulationReductionMethod(Enum):
 
 
 class ReplicatedMetricReductionMethod(Enum):
-    """What is logged of the metrics of replicas: by default those of the last one (exact)."""
+    """Metrics of replicas that are logged: by default those of the last replica (exact)."""
 
     NONE = 0
     LIST = 1
@@ -60,13 +60,13 @@ class ReplicatedMetricReductionMethod(Enum):
 
 Reduction = GradientAccumulationReductionMethod
 
-# The backend's numbers of ways to recompute.
+# Numbers of the backend's recomputation modes.
 _NO_RECOMPUTATION, _STANDARD_RECOMPUTATION, _PIPELINE_RECOMPUTATION = 0, 1, 3
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which tensors live in streaming memory, and which are shared out among the replicas."""
+    """Tensors in streaming memory, and tensors that are sharded over the replicas."""
 
     offload_weights: bool = False
     offload_weight_update_variables: bool = False
@@ -92,19 +92,19 @@ class Placement:
 
 @dataclass(frozen=True)
 class SystemSettings:
-    """What an `IPUConfig` says.
+    """The settings of an `IPUConfig`.
 
     Attributes:
-        num_ipus: for all replicas; `None` for those of one replica.
-        allow_recompute: whether activations may be computed again.
-        available_memory_proportion: of an IPU's memory, for products; `None` for the default.
-        num_io_tiles: 0 for none.
-        uses_stochastic_rounding: in training and inference.
-        checks_floating_point: whether exceptions of floating-point numbers are errors.
-        can_run: whether the process may take IPUs.
-        seed: of the device's random numbers; `None` for any.
-        process: the number of this process, of those that train together.
-        num_processes: how many they are.
+        num_ipus: number of IPUs for all replicas; `None` for one replica.
+        allow_recompute: whether activations may be recomputed.
+        available_memory_proportion: share of an IPU's memory for products; `None` for the default.
+        num_io_tiles: number of tiles for I/O; 0 for none.
+        uses_stochastic_rounding: whether training and inference round stochastically.
+        checks_floating_point: whether floating-point exceptions are errors.
+        can_run: whether the process may attach to IPUs.
+        seed: seed of the device's random numbers; `None` for any.
+        process: index of this process among those that train together.
+        num_processes: number of processes that train together.
     """
 
     num_ipus: int | None = None
@@ -121,15 +121,15 @@ class SystemSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What was set for one model.
+    """The settings of one model.
 
     Attributes:
-        accumulation: how many micro-batches one replica adds up for an update.
-        reduction: of their gradients; `None` for the default, which is their sum.
-        device_mapping: the IPU of each stage.
-        schedule: of the pipeline; a table says which IPU runs each stage, too.
-        recomputation: of the pipeline; `None` if the system's settings decide.
-        placement: of its tensors.
+        accumulation: number of micro-batches that one replica accumulates for an update.
+        reduction: reduction of their gradients; `None` for the default, their sum.
+        device_mapping: IPU of each stage.
+        schedule: schedule of the pipeline; a table also determines the IPU of each stage.
+        recomputation: mode of the pipeline; `None` if `IPUConfig` decides.
+        placement: locations of the model's tensors.
     """
 
     accumulation: int = 1
@@ -141,11 +141,11 @@ class ModelSettings:
 
 
 def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
-    """Returns how many copies of a model the IPUs hold; each takes a power of two of them.
+    """Returns how many replicas the IPUs hold, if each takes a power of two of them.
 
     Raises:
-        Error: the process may not take IPUs.
-        ValueError: they do not hold one.
+        Error: the process may not attach to IPUs.
+        ValueError: the IPUs do not hold one replica.
     """
     if not system.can_run:
         raise make_error(
@@ -164,7 +164,7 @@ def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
 
 @cache
 def note_default_reduction() -> None:
-    """Says once in a process what becomes of gradients where nothing was set."""
+    """Warns once in a process that gradients are added, because no reduction was set."""
     logger.warning(
         "The gradients of the batches of an update are added up: nothing else was set, and those "
         "of replicas always are. Divide the loss or the learning rate by their number, or set "
@@ -192,7 +192,7 @@ def executor_options(
     if system.seed is not None:
         options.createOrSet(random_seed=system.seed)
     if replicas > 1:
-        options.broadcastBuffers(False)  # Each replica has moving means of its own.
+        options.broadcastBuffers(False)  # Each replica has its own moving means.
     if plan is not None:
         in_flight = accumulation if is_training else steps // replicas
         _apply_stages(options, settings, plan, in_flight, is_training=is_training)
@@ -209,9 +209,9 @@ def executor_options(
 
 
 def loss_factor(settings: ModelSettings, replicas: int) -> int:
-    """Returns by what a loss is multiplied before its gradient is taken.
+    """Returns the factor of the loss before its gradient is computed.
 
-    The device takes means over replicas too, where it takes any.
+    A mean on the device divides by the number of replicas too, so the factor restores their sum.
     """
     return 1 if settings.reduction in (None, Reduction.SUM) else replicas
 
@@ -233,7 +233,7 @@ def checked_member(kind: type[Enum], value: Any, name: str) -> Any:
     """Returns a member of an enumeration.
 
     Raises:
-        TypeError: `value` is none.
+        TypeError: `value` is not a member.
     """
     if not isinstance(value, kind):
         known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
@@ -245,8 +245,8 @@ def checked_method(kind: type[Enum], value: Any, name: str) -> Any:
     """Returns a member of an enumeration, which may be given by its name in any case.
 
     Raises:
-        TypeError: `value` is no member, and no string.
-        ValueError: it is a string, but no name.
+        TypeError: `value` is neither a member nor a string.
+        ValueError: the string is not the name of a member.
     """
     if not isinstance(value, str):
         return checked_member(kind, value, name)
@@ -259,11 +259,12 @@ def checked_method(kind: type[Enum], value: Any, name: str) -> Any:
 def checked_schedule(
     value: Any, device_mapping: Sequence[int] | None
 ) -> PipelineSchedule | TableConfig:
-    """Returns the schedule of a pipeline; `None` is grouped.
+    """Returns the schedule of a pipeline; `None` means grouped.
 
     Raises:
-        TypeError: `value` is none.
-        ValueError: it is a table, which maps stages to IPUs itself, but a mapping is given.
+        TypeError: `value` is not a schedule.
+        ValueError: `value` is a table, which maps stages to IPUs, and `device_mapping` is given,
+            too.
     """
     if value is None:
         return PipelineSchedule.Grouped
@@ -282,10 +283,10 @@ def checked_schedule(
 
 
 def checked_accumulation(value: Any) -> int:
-    """Returns a number of micro-batches.
+    """Returns a checked number of micro-batches.
 
     Raises:
-        ValueError: it is no positive integer.
+        ValueError: `value` is not a positive integer.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(
@@ -295,7 +296,7 @@ def checked_accumulation(value: Any) -> int:
 
 
 def checked_placement(flags: Mapping[str, bool | None]) -> Placement:
-    """Returns where tensors live; `None` is the default, on chip.
+    """Returns the locations of tensors; `None` means the default, on chip.
 
     Raises:
         TypeError: a value is neither a bool nor `None`.
@@ -310,7 +311,7 @@ def checked_mapping(device_mapping: Sequence[int] | None) -> tuple[int, ...] | N
     """Returns the IPU of each stage.
 
     Raises:
-        ValueError: an entry is no integer from 0 on.
+        ValueError: an entry is not an integer from 0 on.
     """
     if device_mapping is None:
         return None
@@ -331,12 +332,12 @@ def _apply_stages(
     *,
     is_training: bool,
 ) -> None:
-    """Sets the strategy: a pipeline, if enough batches follow each other to fill it.
+    """Sets the strategy: a pipeline, if there are enough batches in a row to fill it.
 
-    A table is a schedule of training; what it places infers as a grouped pipeline.
+    A table is a schedule for training; inference uses its placement as a grouped pipeline.
 
     Raises:
-        ValueError: they do not, in training.
+        ValueError: training has too few batches in a row.
     """
     stages = [Stage(str(stage)).ipu(ipu) for stage, ipu in enumerate(plan.ipus)]
     schedule = settings.schedule

@@ -1,7 +1,7 @@
-"""Average pooling with the padding "same", as TensorFlow has it.
+"""Average pooling with the padding "same", with TensorFlow's results.
 
-Keras on PyTorch repeats the pixels at the border, and so counts them twice. Pixels outside of the
-picture do not count.
+Keras on PyTorch repeats the pixels at the border, and so counts them twice. Here pixels outside of
+the picture do not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POOLS: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def install() -> None:
-    """Replaces the function of Keras."""
+    """Replaces Keras's function."""
     original = nn.average_pool
 
     @functools.wraps(original)
@@ -48,7 +48,7 @@ def install() -> None:
 def same_paddings(
     sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Returns how many pixels TensorFlow's padding SAME puts before and behind each axis."""
+    """Returns the pixels before and after each axis for TensorFlow's padding SAME."""
     found = []
     for size, window, stride in zip(sizes, windows, strides, strict=True):
         total = max((math.ceil(size / stride) - 1) * stride + window - size, 0)
@@ -73,9 +73,9 @@ def average(
 
     Args:
         x: pictures with their channels first.
-        windows: their sizes, for each axis of pixels.
-        strides: between windows.
-        pairs: pixels before and behind each axis.
+        windows: sizes of the windows, for each axis of pixels.
+        strides: distances of windows, for each axis of pixels.
+        pairs: pixels before and after each axis.
     """
     pool = _POOLS[len(windows)]
     means: torch.Tensor = pool(padded(x, pairs), windows, strides)

@@ -1,4 +1,4 @@
-"""Groups of settings whose names and types are known, and whose errors suggest the nearest name."""
+"""Groups of settings with known names and types, whose errors suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from poptorch_emu.near_names import did_you_mean
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting.
+    """The type and the default of one setting.
 
     Attributes:
-        default: of the type that values must have.
-        types: further types that are taken.
-        is_accepted: whether it has no effect here.
+        default: default value; other values must have its type.
+        types: further types that are allowed.
+        is_accepted: whether the setting has no effect here.
     """
 
     default: Any
@@ -25,10 +25,10 @@ class Setting:
     is_accepted: bool = True
 
     def check(self, path: str, value: Any) -> None:
-        """Checks a value.
+        """Checks the type of a value.
 
         Raises:
-            TypeError: it is of another type.
+            TypeError: the value has a wrong type.
         """
         kind = type(self.default)
         kinds = (kind, *self.types, *((int,) if kind is float else ()))
@@ -46,7 +46,7 @@ Tree = Mapping[str, "Setting | Tree"]
 
 @dataclass(frozen=True)
 class AttributeMetadata:
-    """What is known of a setting: its dotted name, its types and its default (exact)."""
+    """The dotted name, the types and the default of a setting (exact)."""
 
     name: str
     types: tuple[type, ...]
@@ -54,14 +54,14 @@ class AttributeMetadata:
 
 
 class Group:
-    """A group of settings; it takes no others than those of its tree."""
+    """A group of settings, which allows only the names in its tree."""
 
     def __init__(self, path: str, tree: Tree) -> None:
-        """Starts with the defaults.
+        """Sets all defaults.
 
         Args:
-            path: how the group is called in messages.
-            tree: its settings and groups.
+            path: name of the group in messages.
+            tree: settings and groups in this group.
         """
         values = {
             name: (
@@ -82,8 +82,8 @@ class Group:
         """Sets a setting.
 
         Raises:
-            ValueError: there is none of this name, or it is a group.
-            TypeError: the value is of another type.
+            ValueError: the name does not exist, or is that of a group.
+            TypeError: the value has a wrong type.
         """
         item = self._item(name)
         if not isinstance(item, Setting):
@@ -92,20 +92,20 @@ class Group:
         vars(self)[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        """Says which name may be meant.
+        """Suggests a similar name for an unknown one.
 
         Raises:
-            AttributeError: always; what there is was found before.
+            AttributeError: always, because Python finds existing names before.
         """
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(self._unknown(name))
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """Returns what is known of a setting, from its dotted name (exact).
+        """Returns the type and the default of a setting, from its dotted name (exact).
 
         Raises:
-            ValueError: there is none of this name.
+            ValueError: the name does not exist.
         """
         first, _, rest = attr.partition(".")
         item = self._item(first)
@@ -125,8 +125,8 @@ class Group:
         """Sets values by their dotted names (exact).
 
         Raises:
-            ValueError: there is no such name.
-            TypeError: a value is of another type.
+            ValueError: a name does not exist.
+            TypeError: a value has a wrong type.
         """
         for name, value in dct.items():
             group: Group = self
@@ -138,7 +138,7 @@ class Group:
             setattr(group, last, value)
 
     def accepted_changes(self) -> list[str]:
-        """Returns the names of settings that have no effect and are not at their defaults."""
+        """Returns the names of settings without effect that differ from their defaults."""
         return [
             name
             for name, item, value in self._settings()

@@ -1,8 +1,8 @@
-"""Which layer call of a model runs in which stage of a pipeline.
+"""Assigns the layer calls of a model to the stages of a pipeline.
 
-Who says it, in this order: an assignment to the model; the `PipelineStage` in which a call was
-made, for calls of models before those inside of them; an assignment to a Sequential inside; the
-`PipelineStage` in which the layer, or else a model around it, was constructed.
+Sources of a stage, the first one winning: an assignment to the model; the `PipelineStage` around a
+call, where a nested model's call precedes the calls inside it; an assignment to a nested
+Sequential; the `PipelineStage` around the construction of the layer, or else of a model around it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def stages_of(contents: Contents, fallback: int | None = None) -> tuple[Stages, 
     """Returns the stages of the calls of a model.
 
     Args:
-        contents: of the model.
-        fallback: of what has none.
+        contents: contents of the model.
+        fallback: stage of the calls that have no stage of their own.
 
     Raises:
-        ValueError: a Sequential inside has other layers than when its stages were assigned.
+        ValueError: a nested Sequential has other layers than when its stages were assigned.
     """
     return tuple(
         _stages_of_call(call, call.mark if given is Mark.UNMARKED else given, fallback)
@@ -71,16 +71,16 @@ def _stages_of_call(call: Call, said: Marked, fallback: int | None) -> Stages:
 
 
 def folded(stages: tuple[Stages, ...]) -> Stages:
-    """Returns one stage for those of a model inside, if they are one."""
+    """Returns one stage for a nested model whose calls are all in this stage."""
     first = stages[0] if stages else None
     return first if all(each == first for each in stages) and first != () else stages
 
 
 def unfolded(stages: Stages, contents: Contents) -> Sequence[Stages]:
-    """Returns the stages of the calls of a model inside.
+    """Returns the stages of the calls of a nested model.
 
     Raises:
-        ValueError: they were assigned when it had others.
+        ValueError: the model had other calls when the stages were assigned.
     """
     if not isinstance(stages, tuple):
         return [stages] * len(contents.calls)
@@ -99,7 +99,7 @@ def has_stages(stages: Stages) -> bool:
 
 
 def numbers_of(stages: Stages) -> Iterator[int]:
-    """Returns the stages, one by one."""
+    """Yields all stages in a nested structure."""
     if isinstance(stages, tuple):
         for each in stages:
             yield from numbers_of(each)
@@ -111,7 +111,7 @@ def divisible(model: Any) -> Contents:
     """Returns the contents of a model that may have stages.
 
     Raises:
-        ValueError: it may not.
+        ValueError: the model has no graph of layers.
     """
     contents = contents_of(model)
     if contents.graph is None and not isinstance(model, keras.Sequential):
@@ -120,7 +120,7 @@ def divisible(model: Any) -> Contents:
 
 
 def no_graph(contents: Contents) -> ValueError:
-    """Returns the error of a model that cannot be divided into stages."""
+    """Returns the error for a model that cannot be divided into stages."""
     return ValueError(
         f"Model {contents.model.name!r} has no graph of layers to divide into stages: "
         f"{contents.fault}. Pipelines need a keras.Sequential whose first entry is a keras.Input, "
@@ -155,12 +155,12 @@ def _entry(contents: Contents, call: Call, stages: Stages) -> Any:
 
 
 def assign(model: Any, assignments: Sequence[Any]) -> None:
-    """Gives the layers of a Sequential, or the calls of another model, their stages.
+    """Assigns stages to the layers of a Sequential, or to the calls of another model.
 
     Raises:
-        TypeError: an entry is no assignment.
-        ValueError: there are not as many as layers or calls, one is of another layer, a stage is no
-            number, or lower than the one before in a Sequential.
+        TypeError: an entry is not an assignment.
+        ValueError: the entries do not match the layers or calls, a stage is not a number, or stages
+            decrease in a Sequential.
     """
     contents = divisible(model)
     if isinstance(model, keras.Sequential):
@@ -179,7 +179,7 @@ def assign(model: Any, assignments: Sequence[Any]) -> None:
 
 
 def unassign(model: Any) -> None:
-    """Takes all stages away."""
+    """Removes all stages from a model."""
     if isinstance(model, keras.Sequential):
         keep_assigned(model, None)
     for call in contents_of(model).calls:
@@ -188,7 +188,7 @@ def unassign(model: Any) -> None:
 
 
 def _checked(contents: Contents, entries: Sequence[Any]) -> tuple[Stages, ...]:
-    """Returns the stages that entries, or numbers, give the calls of a model."""
+    """Returns the stages in entries, or in numbers, for the calls of a model."""
     model, calls = contents.model, contents.calls
     names = ", ".join(call.layer.name for call in calls)
     if len(entries) != len(calls):
@@ -219,7 +219,7 @@ def _checked_entry(call: Call, entry: Any) -> Stages:
 
 
 def undivided(name: str, inside: Contents, stages: Stages) -> ValueError:
-    """Returns the error of a model inside that cannot be in several stages."""
+    """Returns the error for a nested model that cannot be in several stages."""
     found = inside.call_graph
     way_out = (
         "enter stages around its call() instead of in it"

@@ -1,6 +1,6 @@
-"""What `get_pipeline_stage_assignment` returns: an entry for each layer or call, with its stage.
+"""Entries of `get_pipeline_stage_assignment`: one for each layer or call, with its stage.
 
-A model that is called as a layer has entries of its own, for its layers.
+The entry of a nested model has entries of its own, for its layers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ class FunctionalLayerPipelineStageAssignment:
     """One call of a layer in a functional model, and its stage (exact).
 
     Attributes:
-        layer: what is called.
-        node_index: which of its calls, from 0.
-        pipeline_stage: the stage, `None` if there is none.
+        layer: called layer.
+        node_index: index of the call among the calls of the layer, from 0.
+        pipeline_stage: stage of the call; `None` if it has none.
     """
 
     def __init__(self, layer: Any, node_index: int, pipeline_stage: int | None = None) -> None:
@@ -26,7 +26,7 @@ class FunctionalLayerPipelineStageAssignment:
 
     @property
     def inbound_layers(self) -> list[Any]:
-        """The layers whose results the call takes (exact)."""
+        """The layers whose results the call uses (exact)."""
         return _inbound(self.node)
 
     @property
@@ -35,20 +35,20 @@ class FunctionalLayerPipelineStageAssignment:
         return self.layer._inbound_nodes[self.node_index]
 
     def __repr__(self) -> str:
-        """Returns how the call is written."""
+        """Returns a text with the call and its stage."""
         return f"{self.layer.name}[{self.node_index}]: stage {self.pipeline_stage}"
 
 
 class ModelLayerPipelineStageAssignment(FunctionalLayerPipelineStageAssignment):
-    """One call of a layer in the `call` of a model of a class of its own, and its stage (exact)."""
+    """One call of a layer in the `call` of a user's own model class, and its stage (exact)."""
 
 
 class SequentialLayerPipelineStageAssignment:
     """A layer of a Sequential, and its stage (exact).
 
     Attributes:
-        layer: one of the model's.
-        pipeline_stage: the stage, `None` if there is none.
+        layer: layer of the model.
+        pipeline_stage: stage of the layer; `None` if it has none.
     """
 
     def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
@@ -62,7 +62,7 @@ class SequentialLayerPipelineStageAssignment:
         return [each for node in self.layer._inbound_nodes[-1:] for each in _inbound(node)]
 
     def __repr__(self) -> str:
-        """Returns how the layer is written."""
+        """Returns a text with the layer and its stage."""
         return f"{self.layer.name}: stage {self.pipeline_stage}"
 
 
@@ -70,8 +70,8 @@ class NestedModelPipelineStageAssignment:
     """A model that is called as a layer, and the stages of its own layers (exact).
 
     Attributes:
-        nested_model: what is called.
-        pipeline_stage_assignments: an entry for each of its layers.
+        nested_model: called model.
+        pipeline_stage_assignments: entries of the model's layers.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class NestedModelPipelineStageAssignment:
 
     @property
     def pipeline_stage(self) -> int | None:
-        """The stage of all its layers, which may be set.
+        """The common stage of all layers of the model, which can be set.
 
         Raises:
-            ValueError: they have several.
+            ValueError: the layers have several stages.
         """
         stages = list(dict.fromkeys(self._stages()))
         if len(stages) > 1:
@@ -103,7 +103,7 @@ class NestedModelPipelineStageAssignment:
             each.pipeline_stage = stage
 
     def __repr__(self) -> str:
-        """Returns how the model is written."""
+        """Returns a text with the model and its entries."""
         return f"{self.nested_model.name}: {self.pipeline_stage_assignments}"
 
     def _stages(self) -> Iterator[int | None]:
@@ -126,7 +126,7 @@ class FunctionalNestedModelPipelineStageAssignment(
     """One call of a model in a functional model (exact).
 
     Attributes:
-        node_index: which of its calls, from 0.
+        node_index: index of the call among the calls of the model, from 0.
     """
 
     def __init__(

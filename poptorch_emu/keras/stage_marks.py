@@ -1,7 +1,7 @@
-"""`PipelineStage`, and the stages that calls and layers got from it or from an assignment.
+"""`PipelineStage`, and the stages of calls and layers from it or from an assignment.
 
-A call of a layer on symbolic tensors is a node of Keras's graph; a layer that is called twice has
-two. Stages belong to nodes.
+A call of a layer on symbolic tensors is a node of Keras's graph, and a layer that is called twice
+has two nodes. Therefore stages belong to nodes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from poptorch_emu.trace.blocks import is_tracing
 
 
 class Mark(Enum):
-    """What stands where nobody has said anything about a stage."""
+    """Mark of a call to which no stage was assigned."""
 
     UNMARKED = 0
 
 
-# Of a call: a number, nothing, or those of the calls inside of the model that is called.
+# Stages of a call: one number, `None`, or the stages of the calls inside a nested model.
 Stages: TypeAlias = "int | tuple[Stages, ...] | None"
 Marked: TypeAlias = "Stages | Mark"
 
@@ -48,7 +48,7 @@ def _make_marked_node(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _make_marked_operation(self: Any, name: str | None = None) -> None:
-    """Stands for `Operation.__init__`, with its parameters, from which Keras makes files."""
+    """Replaces `Operation.__init__`; Keras derives files from its parameters, so they are equal."""
     _make_operation(self, name=name)
     stage = _current_stage()
     if stage is not None:
@@ -63,25 +63,25 @@ def _current_stage() -> int | None:
 class PipelineStage:
     """Puts the layers of a `with` statement in one stage of a pipeline (exact).
 
-    They are those that are called inside, and those that are constructed inside wherever they are
-    called outside of any stage. For the functional API, and for the `call` of a model of a class of
-    its own.
+    The stage applies to layers that are called inside, and to layers that are constructed inside
+    and called outside of any stage. It can be used with the functional API, and in the `call` of a
+    user's own model class.
     """
 
     def __init__(self, stage: int) -> None:
         """Takes the number of the stage, from 0.
 
         Raises:
-            ValueError: it is no integer from 0 on.
+            ValueError: `stage` is not an integer from 0 on.
         """
         self._stage = checked_stage(stage)
 
     def __enter__(self) -> PipelineStage:
-        """Marks what follows.
+        """Begins the stage.
 
         Raises:
-            RuntimeError: inside another stage.
-            ValueError: while a model runs.
+            RuntimeError: another stage is open.
+            ValueError: a model is being run.
         """
         if is_tracing():
             raise ValueError(
@@ -99,7 +99,7 @@ class PipelineStage:
             )
         stages.append(self._stage)
         note_any_stages()
-        Node.__init__ = _make_marked_node  # For good: other threads may be in a stage, too.
+        Node.__init__ = _make_marked_node  # Never restored: other threads may be in a stage, too.
         Operation.__init__ = _make_marked_operation
         return self
 
@@ -110,7 +110,7 @@ class PipelineStage:
 
 @contextmanager
 def noted_stages() -> Iterator[list[int]]:
-    """Notes the stages that are entered, in a list."""
+    """Yields a list to which the stages entered in the context are added."""
     before = vars(_local).get("noted", [])
     noted = vars(_local)["noted"] = []
     try:
@@ -120,10 +120,10 @@ def noted_stages() -> Iterator[list[int]]:
 
 
 def checked_stage(stage: Any) -> int:
-    """Returns a stage's number.
+    """Returns the number of a stage.
 
     Raises:
-        ValueError: it is no integer from 0 on.
+        ValueError: `stage` is not an integer from 0 on.
     """
     if not isinstance(stage, int) or isinstance(stage, bool) or stage < 0:
         raise ValueError(f"A pipeline stage must be an integer from 0 on, not {stage!r}.")
@@ -131,7 +131,7 @@ def checked_stage(stage: Any) -> int:
 
 
 def note_any_stages() -> None:
-    """Notes that the process has stages: models are looked through for them from now on."""
+    """Records that the process has stages, so that models are searched for them from now on."""
     global _any_stages
     _any_stages = True
 
@@ -142,16 +142,16 @@ def any_stages() -> bool:
 
 
 def mark_of(node: Any) -> Marked:
-    """Returns what was said about a call."""
+    """Returns the stages assigned to a call, or the mark that there are none."""
     return _stages_of_node.get(node, Mark.UNMARKED)
 
 
 def mark(node: Any, stages: Stages) -> None:
-    """Gives a call its stages; `None` takes those of the calls inside away, too."""
+    """Assigns stages to a call; `None` also removes those of the calls inside."""
     note_any_stages()
     _stages_of_node[node] = stages
 
 
 def stage_of_construction(operation: Any) -> int | None:
-    """Returns the stage in which a layer was constructed."""
+    """Returns the stage in which a layer was constructed; `None` if there was none."""
     return _stage_of_construction.get(operation)

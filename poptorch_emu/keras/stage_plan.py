@@ -1,4 +1,4 @@
-"""The stages of a model as they run: which calls are in each, and on which IPU it is."""
+"""The stages of a model as they run: the calls in each stage, and its IPU."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class StagePlan:
     """The calls of a model's graph by stage.
 
     Attributes:
-        calls: of each stage, in order.
-        ipus: of each stage, numbered in the order of their first stages, since the engine begins
-            on IPU 0.
+        calls: calls of each stage, in order.
+        ipus: IPU of each stage. IPUs are numbered in the order of their first stages, because the
+            engine begins on IPU 0.
     """
 
     calls: tuple[tuple[StagedCall, ...], ...]
@@ -29,12 +29,12 @@ class StagePlan:
 
     @property
     def num_ipus(self) -> int:
-        """How many IPUs one replica has."""
+        """Number of IPUs of one replica."""
         return max(self.ipus) + 1
 
     @property
     def num_turns(self) -> int:
-        """How many stages there are if neighbours on one IPU are one, as the engine runs them."""
+        """Number of stages if neighbours on one IPU count as one, as in the engine."""
         return 1 + sum(one != other for one, other in pairwise(self.ipus))
 
 
@@ -42,13 +42,13 @@ def plan_stages(model: Any, device_mapping: Sequence[int] | None) -> StagePlan |
     """Returns the stages of a model; `None` if it has none.
 
     Args:
-        model: Sequential, functional or of a class of its own.
-        device_mapping: the IPU of each stage; by default its own number.
+        model: Sequential, functional model, or model of the user's own class.
+        device_mapping: IPU of each stage; by default the number of the stage.
 
     Raises:
-        ValueError: a call has no stage, or one before that of its inputs; a stage has no call; the
-            mapping does not fit.
-        Error: a `call` that is divided does what its graph does not.
+        ValueError: a call has no stage or precedes one of its inputs, a stage has no call, or
+            `device_mapping` does not match the stages.
+        Error: a `call` to be divided has effects that are not in its graph.
     """
     contents = contents_of(model)
     stages = stages_of(contents) if any_stages() else ()
@@ -94,7 +94,7 @@ def _numbers(model: Any, calls: Sequence[StagedCall]) -> dict[StagedCall, int]:
 
 
 def _check_order(numbers: dict[StagedCall, int]) -> None:
-    """Checks that no call takes a result of a later stage."""
+    """Checks that no call uses a result of a later stage."""
     maker_of = {(call.frame, call.node): call for call in numbers}
     for call, stage in numbers.items():
         for tensor in call.node.arguments.keras_tensors:

@@ -1,4 +1,4 @@
-"""The run of a model stage by stage: each stage in a block, with the calls of models inside."""
+"""Runs a model stage by stage, with each stage in a block, and nested models in place."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def call_by_stages(model: Any, plan: StagePlan | None, x: Any, **mode: bool) -> 
     """Calls a model, and makes it run its calls by the plan, if there is one.
 
     Args:
-        model: of Keras.
-        plan: its stages.
-        x: what it is given.
+        model: Keras model.
+        plan: stages of the model; `None` if it has none.
+        x: input of the model.
         mode: `training`, if the model takes it.
     """
     if plan is None:
@@ -42,8 +42,8 @@ def _runs_by_stages(graph: Any, plan: StagePlan, training: bool | None) -> Itera
         values = keras.tree.flatten(inputs)
         return _Run(plan, values, training).outputs(graph)
 
-    vars(graph)[_RUN] = run  # Behind Keras's tracking of attributes.
-    Block.start("0", plan.ipus[0])  # For what comes before the first call.
+    vars(graph)[_RUN] = run  # Bypasses Keras's tracking of attributes.
+    Block.start("0", plan.ipus[0])  # Block of the operations before the first call.
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def _runs_by_stages(graph: Any, plan: StagePlan, training: bool | None) -> Itera
 
 
 class _Run:
-    """The values of one run, by the frame and the tensor that they are of."""
+    """The values of one run, by (frame, tensor)."""
 
     def __init__(self, plan: StagePlan, inputs: list[Any], training: bool | None) -> None:
         self._plan, self._inputs, self._training = plan, inputs, training
@@ -59,7 +59,7 @@ class _Run:
             frame for call in plan.calls[0] for frame in _around(call.frame) if frame.outer is None
         )
         self._values: dict[tuple[Frame, int], Any] = {}
-        self._masks: dict[tuple[Frame, int], Any] = {}  # That came in with inputs.
+        self._masks: dict[tuple[Frame, int], Any] = {}  # Masks of the values given as inputs.
 
     def outputs(self, graph: Any) -> Any:
         for stage, calls in enumerate(self._plan.calls):
@@ -82,7 +82,7 @@ class _Run:
             self._values[frame, id(tensor)] = value
 
     def _mode(self, frame: Frame, node: Any) -> bool | None:
-        """Returns whether a call is in training, as Keras finds it; `None` if nobody says."""
+        """Returns whether a call is in training, by Keras's rules; `None` if it is undetermined."""
         said = node.arguments.kwargs.get("training")
         found = frame.contents.call_graph
         if found is not None and node in found.fixed:
@@ -105,7 +105,7 @@ class _Run:
         )
 
     def _input(self, frame: Frame, number: int) -> Any:
-        """Returns an input of a model as Keras has it when the model is called."""
+        """Returns an input of a model after the conversions that Keras makes in a call."""
         if frame.outer is None:
             return self._inputs[number]
         value, mask = self._filled(frame.outer, (frame.given[number], frame.masks[number]))
@@ -123,7 +123,7 @@ class _Run:
         return value
 
     def _result(self, frame: Frame, tensor: Any) -> Any:
-        """Returns what a divided model makes."""
+        """Returns a result of a divided model."""
         node, number = frame.source(tensor)
         inner = frame.inner[node]
         value = self._value(inner, inner.result(number))
@@ -143,7 +143,7 @@ class _Run:
             set_keras_mask(value, mask)
 
     def _mask_of(self, inner: Frame, tensor: Any) -> Any:
-        """Returns the mask with which a tensor came into a model, which may have taken it off."""
+        """Returns the mask of a model's input tensor, which the model may have removed."""
         for number, given in enumerate(inner.given):
             if given is tensor:
                 self._value(inner, inner.contents.graph._inputs[number])
@@ -158,7 +158,7 @@ def _around(frame: Frame) -> Iterator[Frame]:
 
 
 def _of_form(value: Any, tensor: Any) -> Any:
-    """Returns a value with the type and the rank that an input of a graph has."""
+    """Returns a value converted to the type and the rank of a graph's input."""
     value = keras.ops.convert_to_tensor(value, dtype=tensor.dtype)
     rank, wanted = len(value.shape), len(tensor.shape)
     if rank == wanted + 1 and value.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""Callbacks of batches that are called for each step of an execution, instead of once for all."""
+"""Calls callbacks of batches for each step of an execution, instead of once for all steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras.src import callbacks
 
 _OF_KERAS = callbacks.CallbackList
 
-# The logs of each step of the last execution, if callbacks are called for each.
+# Logs of each step of the last execution, if callbacks are called for each step.
 _logs: ContextVar[Sequence[Any] | None] = ContextVar("logs", default=None)
 
 
@@ -49,7 +49,7 @@ class StepCallbacks(_OF_KERAS):  # type: ignore[misc, valid-type]
             super().on_test_batch_end(step, of_step)
 
     def _steps(self) -> Iterator[tuple[int, Any]]:
-        # As they are now: a callback may evaluate the model, which has other steps.
+        # The list is a copy, because a callback may evaluate the model, which has other steps.
         return enumerate(list(_logs.get() or ()), self._first_step)
 
 
@@ -58,8 +58,8 @@ def called_back_with(logs: Sequence[Any] | None) -> Iterator[None]:
     """Lets Keras call callbacks for each step.
 
     Args:
-        logs: a list that has, after each execution, what Keras logs of each of its steps; `None`
-            lets callbacks be called once an execution.
+        logs: list that holds, after each execution, the logs of each of its steps; `None` to call
+            callbacks once for each execution.
     """
     token = _logs.set(logs)
     try:

@@ -1,6 +1,6 @@
-"""What wrappers of optimisers ask for: it is noted on the optimiser inside.
+"""Settings that wrappers of optimisers request, stored on the inner optimiser.
 
-It is part of the optimiser's configuration, so that copies and files keep it.
+The settings are part of the optimiser's configuration, so that copies and files keep them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ _IN_CONFIG = "ipu_settings"
 
 @dataclass(frozen=True)
 class WrappedSettings:
-    """What was asked of an optimiser.
+    """The settings requested for an optimiser.
 
     Attributes:
-        accumulation: how many batches one replica adds up for an update; `None` if nothing was
-            said about it, its gradients and its state.
-        reduction: of their gradients.
-        placement: of its state.
-        is_mean_over_replicas: whether the gradients of replicas are averaged, not added.
-        is_unscaled_by_program: whether the program itself divides gradients of a loss that it has
-            scaled. So it is with the `LossScaleOptimizer` of Keras 2; in Keras 3 the optimiser
-            divides.
+        accumulation: number of batches that one replica accumulates for an update; `None` if
+            accumulation, reduction and placement were not requested.
+        reduction: reduction of the gradients of these batches.
+        placement: locations of the optimiser's state.
+        is_mean_over_replicas: whether the gradients of replicas are averaged instead of added.
+        is_unscaled_by_program: whether the program itself divides the gradients by the loss scale,
+            as with Keras 2's `LossScaleOptimizer`. In Keras 3 the optimiser divides them.
     """
 
     accumulation: int | None = None
@@ -48,15 +47,15 @@ class WrappedSettings:
     is_unscaled_by_program: bool = False
 
     def config(self) -> dict[str, Any]:
-        """Returns what a file can hold."""
+        """Returns the settings as values that a file can hold."""
         return {**asdict(self), "reduction": self.reduction and self.reduction.name}
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> WrappedSettings:
-        """Returns what `config` returned, perhaps from a file that somebody has changed.
+        """Returns settings from the result of `config`, whose file may have been edited.
 
         Raises:
-            TypeError: a value is of another type, or there is no such setting.
+            TypeError: a value has a wrong type, or a setting does not exist.
             ValueError: a value is out of range.
         """
         given = WrappedSettings(**config)
@@ -70,7 +69,7 @@ class WrappedSettings:
 
 
 def install() -> None:
-    """Makes configurations of Keras's optimisers have it."""
+    """Makes configurations of Keras's optimisers contain the settings."""
     base: Any = keras.optimizers.Optimizer
     base.__init__ = _taking_settings(base.__init__)
     base.get_config = _with_settings(base.get_config)
@@ -98,36 +97,37 @@ def _with_settings(get_config: Callable[[Any], dict[str, Any]]) -> Callable[[Any
 
 
 def settings_of(optimizer: Any) -> WrappedSettings:
-    """Returns what was asked of an optimiser."""
+    """Returns the settings requested for an optimiser."""
     found: WrappedSettings = vars(optimizer).get(_ATTRIBUTE, WrappedSettings())
     return found
 
 
 def factor_of_loss(settings: ModelSettings, optimizer: Any, replicas: int) -> float:
-    """Returns by what a loss is multiplied before its gradient is taken.
+    """Returns the factor of the loss before its gradient is computed.
 
-    The device adds over replicas, or takes means over them and the batches of an update.
+    The device adds gradients over replicas, or averages them over replicas and batches of an
+    update.
 
     Args:
-        settings: of the run, merged.
-        optimizer: of Keras.
-        replicas: of all processes.
+        settings: merged settings of the run.
+        optimizer: optimiser of Keras.
+        replicas: number of replicas in all processes.
     """
     factor = loss_factor(settings, replicas)
     return factor / replicas if settings_of(optimizer).is_mean_over_replicas else factor
 
 
 def change(optimizer: Any, **settings: Any) -> Any:
-    """Notes settings on an optimiser, and returns it."""
+    """Changes the settings requested for an optimiser, and returns the optimiser."""
     vars(optimizer)[_ATTRIBUTE] = replace(settings_of(optimizer), **settings)
     return optimizer
 
 
 def merged(settings: ModelSettings, optimizer: Any) -> ModelSettings:
-    """Returns the settings of a model, with what was asked of its optimiser.
+    """Returns the settings of a model, merged with those requested for its optimiser.
 
     Raises:
-        ValueError: both say how many batches make an update.
+        ValueError: model and optimiser have different numbers of batches for an update.
     """
     asked = settings_of(optimizer)
     if asked.accumulation is None:
