@@ -1,7 +1,8 @@
-"""Regions of `forward` in which operations choose the type that they compute in.
+"""Autocast regions of `forward`, in which operations choose their data types.
 
-The public names of it belong to older releases: `options/old_autocast.py`. Casts are recorded
-like any other operation, above autograd, so a gradient comes back in the type of what was cast.
+The public names of autocast are in `options/old_autocast.py`, because they belong to older
+releases. Casts are recorded above autograd like any operation, so a gradient has the type of the
+uncast tensor.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ is_open: ContextVar[bool] = ContextVar("autocast", default=False)
 
 _FLOATS = (torch.float16, torch.float32)
 _DTYPE_OF_RULE = {CastRule.FP16: torch.float16, CastRule.FP32: torch.float32}
-# They read an attribute, assign, or convert.
+# Functions that read an attribute, assign or convert, which autocast must leave alone.
 _NEVER_CAST = frozenset(
     {"__get__", "__set__", "__setitem__", "__getitem__", "to", "half", "float", "type", "detach"}
 )
-# Only the input: what follows is written by the operation, or takes the type of the input.
+# Functions that cast only their input, because they write the following arguments or convert them
+# to the type of the input.
 _CAST_FIRST_ONLY = frozenset({"batch_norm", "instance_norm"})
 _OPERATORS = {"truediv": "div", "rtruediv": "div", "rdiv": "div", "rpow": "pow"}
 _OPERATORS |= {"radd": "add", "rsub": "sub", "rmul": "mul", "rmatmul": "matmul"}
@@ -32,7 +34,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Autocast:
-    """What one trace casts by itself."""
+    """The automatic casts of one trace."""
 
     def __init__(
         self,
@@ -40,12 +42,12 @@ class Autocast:
         model: torch.nn.Module,
         open_modules: Sequence[str],
     ) -> None:
-        """Obeys `rules`: by the class of the modules that run, the innermost first, or by function.
+        """Looks up rules by the classes of the running modules, innermost first, and by function.
 
         Args:
-            rules: the bare name of a function or of a class of modules, and what it does.
-            model: the one that is traced.
-            open_modules: names in it of the modules whose forward is running, the innermost last.
+            rules: rule of each function or class of modules, by bare name.
+            model: model that is being traced.
+            open_modules: names of the modules whose forward is running, the innermost last.
         """
         self._rules = rules
         self._model = model
@@ -54,7 +56,7 @@ class Autocast:
     def cast(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments:
-        """Returns the arguments of a call as `func` is to have them."""
+        """Returns the arguments of a call, cast by the rule for `func`."""
         if not is_open.get() or kwargs.get("inplace") or kwargs.get("out") is not None:
             return args, kwargs
         name = getattr(func, "__name__", "")
@@ -75,7 +77,7 @@ class Autocast:
 
 
 def _is_left_alone(name: str) -> bool:
-    """Returns whether a function must see its arguments themselves, whatever the rules say."""
+    """Returns whether no rule may cast the arguments of a function."""
     is_in_place = name.endswith("_") and not name.endswith("__")
     return is_in_place or name in _NEVER_CAST or name.startswith("__i")
 

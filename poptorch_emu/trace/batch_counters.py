@@ -1,4 +1,4 @@
-"""Cumulative averages of batch norms, which compute with the counter `num_batches_tracked`."""
+"""Cumulative averages of batch norms, which depend on the counter `num_batches_tracked`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from poptorch_emu.trace.patches import patched
 
 @contextmanager
 def cumulative_averages() -> Iterator[None]:
-    """Lets batch norms without a momentum read their counter on the device while they are traced.
+    """Makes batch norms without a momentum read their counter on the device in a trace.
 
-    PyTorch reads its value: it is the number of the average's terms.
+    PyTorch reads the value of the counter on the host, because it is the number of averaged terms.
     """
     with (
         patched(BatchNorm, forward=_averaging(BatchNorm.forward)),

@@ -1,4 +1,4 @@
-"""Which block is open while the user's `forward` is traced.
+"""The block that is open while the user's `forward` is traced.
 
 The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`;
 the tracer asks `current_block` for each operation. One trace runs at a time in a process; other
@@ -35,7 +35,11 @@ _one_at_a_time = threading.RLock()
 
 @contextmanager
 def tracing(resolve: Resolver) -> Iterator[None]:
-    """Makes annotations count while a model is traced; `resolve` gives a block its place."""
+    """Activates the annotations of blocks while a model is traced.
+
+    Args:
+        resolve: returns the place of a block from its id and its IPU.
+    """
     global _active
     with _one_at_a_time:
         check_not_tracing()
@@ -47,10 +51,10 @@ def tracing(resolve: Resolver) -> Iterator[None]:
 
 
 def check_not_tracing() -> None:
-    """Checks that this thread traces no model; others wait for each other.
+    """Checks that this thread is not tracing a model. Other threads wait for each other instead.
 
     Raises:
-        Error: the forward that is traced calls a wrapped model.
+        Error: the forward that is being traced calls a wrapped model.
     """
     if _active is not None and _active.thread == threading.get_ident():
         raise compiler_error(
@@ -62,7 +66,7 @@ def check_not_tracing() -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Makes annotations and operations behave as outside a trace, for code of the host."""
+    """Suspends the trace for code of the host, so that nothing it does is recorded."""
     global _active
     active, _active = _active, None
     try:
@@ -72,32 +76,32 @@ def paused() -> Iterator[None]:
 
 
 def is_tracing() -> bool:
-    """Returns whether a model's `forward` is being traced now (exact)."""
+    """Returns whether a model's `forward` is being traced (exact)."""
     return _active is not None
 
 
 def begin_block(user_id: str, ipu_id: int | None) -> None:
-    """Opens the block that all following operations belong to; outside a trace, does nothing."""
+    """Opens a block for all following operations; does nothing outside a trace."""
     if _active is not None:
         _active.current = _active.resolve(user_id, ipu_id)
         _active.history.append(_active.current)
 
 
 def end_block() -> None:
-    """Closes the open block; an operation before the next one opens is an error."""
+    """Closes the open block. An operation before the next block is an error."""
     if _active is not None:
         _active.current = None
 
 
 def current_block(operation: str = "", module: str = "") -> BlockPlace:
-    """Returns the place of an operation recorded now.
+    """Returns the place of an operation that is recorded now.
 
     Args:
-        operation: its name, for the message; "" for a constant.
-        module: whose `forward` runs it; "" for the model itself.
+        operation: name of the operation for the error; "" for a constant.
+        module: name of the module whose `forward` runs the operation; "" for the model itself.
 
     Raises:
-        Error: a block was left and none was opened since.
+        Error: a block has ended and no other has begun.
     """
     assert _active is not None, "current_block is asked only during a trace"
     if _active.current is None:

@@ -1,6 +1,6 @@
-"""Switches on the casts between float16 and float32 that the device makes by itself.
+"""Enables the casts between float16 and float32 that the device inserts.
 
-The rules are in `csrc/ops/casting.cpp`, which sits above autograd where PyTorch's autocast would.
+The rules are in `csrc/ops/casting.cpp`, which runs above autograd, where PyTorch's autocast runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DEVICE_TYPE = "ipu"
 
 @contextmanager
 def casts_mixed_types() -> Iterator[None]:
-    """While active, operations on the IPU take float16 and float32 tensors together."""
+    """Within the context, operations on the IPU accept float16 and float32 tensors together."""
     before = torch.is_autocast_enabled(_DEVICE_TYPE)
     torch.set_autocast_enabled(_DEVICE_TYPE, True)
     try:

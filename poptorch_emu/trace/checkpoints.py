@@ -1,9 +1,9 @@
-"""What the user says of single values: kept for backward, computed again, or made with less memory.
+"""Marks that the user sets on values: keep for backward, recompute, or compute with less memory.
 
-`recomputationCheckpoint` and `set_available_memory` leave a mark; at the end of the trace the mark
-goes into the record of the operation, which every pass carries on. What runs inside
-`torch.utils.checkpoint.checkpoint` is computed again but for its results: each call has a number,
-which the records hold.
+`recomputationCheckpoint` and `set_available_memory` leave a mark. At the end of the trace, each
+mark goes into the record of the operation, which every pass preserves. A call of
+`torch.utils.checkpoint.checkpoint` has a number, which the records of its operations hold. All of
+these operations are recomputed, except those that compute the results of the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poptorch_emu.ir.graph import operation_of, record_of
 from poptorch_emu.torch_versions import CHECKPOINT_GENERATOR
 from poptorch_emu.trace.patches import patched
 
-# The value, and what its operation's record is to say.
+# A value, and the fields for the record of its operation.
 _Mark = tuple[torch.Tensor, dict[str, Any]]
 
 _marks: list[_Mark] | None = None
@@ -36,20 +36,20 @@ def start_marks() -> None:
 
 
 def mark(value: torch.Tensor, **fields: Any) -> None:
-    """Notes fields for the record of what makes `value`; outside a trace, does nothing."""
+    """Stores fields for the record of the operation that computes `value`; only within a trace."""
     if _marks is not None:
         _marks.append((value, fields))
 
 
 def take_marks() -> list[_Mark]:
-    """Ends the collection and returns the marks."""
+    """Ends the collection, and returns the marks."""
     global _marks
     marks, _marks = _marks or [], None
     return marks
 
 
 def apply_marks(find: Callable[[torch.Tensor], fx.Node | None]) -> None:
-    """Ends the collection and writes it into the records of the operations that `find` knows."""
+    """Ends the collection, and writes the marks into the records of the operations."""
     for value, fields in take_marks():
         node = find(value)
         if node is not None and node.op == "call_function":
@@ -58,13 +58,13 @@ def apply_marks(find: Callable[[torch.Tensor], fx.Node | None]) -> None:
 
 
 def open_call() -> int:
-    """Returns the number of the checkpointed call that is running, or 0."""
+    """Returns the number of the checkpointed call that is running, or 0 if none is."""
     return _open_call
 
 
 @contextmanager
 def _checkpointed() -> Iterator[None]:
-    """Gives a number to what runs in the context; a call inside another one belongs to it."""
+    """Numbers the operations of a checkpointed call; nested calls share the outer number."""
     global _num_calls, _open_call
     before = _open_call
     if not before:
@@ -77,17 +77,17 @@ def _checkpointed() -> Iterator[None]:
 
 
 def _around_call(*_: Any, **__: Any) -> Iterator[None]:
-    """Stands for the generator that PyTorch runs around a function it checkpoints."""
+    """Replaces the generator that PyTorch runs around a checkpointed function."""
     with _checkpointed():
         yield
 
 
 class _Reentrant:
-    """Stands for PyTorch's function of autograd, which differentiates while it differentiates."""
+    """Replaces PyTorch's autograd function for checkpoints, which calls autograd in its backward."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
-        """Runs `function`; random numbers are the same when it is run again anyway."""
+        """Runs `function`. Random numbers repeat in a recomputation without further measures."""
         with _checkpointed():
             return function(*args)
 
@@ -96,7 +96,7 @@ class _Reentrant:
 def marks_checkpointed_calls() -> Iterator[None]:
     """Makes `torch.utils.checkpoint.checkpoint` leave recomputation to the compiler.
 
-    Its parts are replaced, not itself: users import it by name.
+    Internal parts of the function are replaced, because users import the function itself by name.
     """
     with patched(
         torch.utils.checkpoint,

@@ -1,8 +1,8 @@
-"""Loops and branches in a traced graph, with their gradients.
+"""Records loops and branches in a graph, with their gradients.
 
-A body is recorded once as a region. If a gradient may be asked for, a second region is recorded
-that computes the body again and differentiates it: for a loop it runs in reverse over the tensors
-with which each iteration began, which forward keeps; of a branch only the side taken runs.
+A body is recorded once as a region. If a gradient may be needed, a second region recomputes the
+body and differentiates it. That region of a loop runs in reverse over the states with which each
+iteration began, which forward stores. That of a branch runs only for the side that was taken.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _LoopPlan:
 
 
 class _Loop(torch.autograd.Function):
-    """The loop as one operation of autograd, for the states and the captured tensors."""
+    """A loop as one operation of autograd, for the states and the captured tensors."""
 
     @staticmethod
     def forward(ctx: Any, plan: _LoopPlan, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -124,10 +124,10 @@ def _run_loop(region: Region, count: int, states: Tensors, collected: list[str])
 
 
 def _record_loop_gradient(body: Body, inputs: Tensors, forward: Region, wanted: Tensors) -> Region:
-    """Records one step back: from the gradients after an iteration to those before it.
+    """Records one backward step, from the gradients after an iteration to those before it.
 
-    Its carried tensors are the gradients of the floating-point states, then the sums of the
-    gradients of the captured tensors; scanned are the states before the iteration.
+    The step carries the gradients of the floating-point states, and then the sums of the gradients
+    of captured tensors. It scans the states before the iteration.
     """
     states = [state for state in inputs if state.is_floating_point()]
 
@@ -152,7 +152,7 @@ class _BranchPlan:
 
 
 class _Branch(torch.autograd.Function):
-    """The branch as one operation of autograd, for the captured tensors."""
+    """A branch as one operation of autograd, for the captured tensors."""
 
     @staticmethod
     def forward(ctx: Any, plan: _BranchPlan, *wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -194,10 +194,11 @@ def _differentiated(
     """Runs `body` and returns the gradients of its floating-point states and of `wanted`.
 
     Args:
-        body: a function of the states that also reads the tensors `wanted` from outside.
-        states: stand-ins of its arguments.
-        wanted: tensors from outside; each is replaced by a leaf, so that the derivative ends there.
-        gradients: of each floating-point result.
+        body: function of the states, which also reads the outside tensors `wanted`.
+        states: fake tensors for the arguments of the body.
+        wanted: tensors from outside. A leaf replaces each of them, so that the derivative ends
+            there.
+        gradients: gradient of each floating-point result.
     """
     values = [s.detach().requires_grad_() if s.is_floating_point() else s for s in states]
     leaves = {id(tensor): tensor.detach().requires_grad_() for tensor in wanted}
@@ -221,9 +222,9 @@ def _differentiated(
 
 
 class _Substitution(TorchFunctionMode):
-    """Gives every function of `torch` another tensor in the place of some, by their ids.
+    """Replaces some tensors, found by their ids, in the arguments of every function of `torch`.
 
-    Within another substitution it is about the tensors that the other one puts in.
+    A nested substitution applies to the tensors that the outer one has inserted.
     """
 
     def __init__(self, replacements: Mapping[int, torch.Tensor]) -> None:
@@ -233,7 +234,7 @@ class _Substitution(TorchFunctionMode):
         self._replacements = replacements
 
     def replace(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns what stands for `tensor`."""
+        """Returns the tensor that replaces `tensor`."""
         for outer in self._outer:
             tensor = outer.replace(tensor)
         return self._replacements.get(id(tensor), tensor)
@@ -250,12 +251,12 @@ class _Substitution(TorchFunctionMode):
 
 
 def _bound(body: Body, inputs: Tensors) -> Callable[[Tensors], Tensors]:
-    """Returns `body` as a function of nothing; its inputs are captured."""
+    """Returns `body` as a function without inputs, so that its inputs are captured."""
     return lambda _: _call(body, inputs)
 
 
 def _call(body: Body, inputs: Tensors) -> Tensors:
-    """Calls the user's body on copies, so that nothing outside sees what it changes in place."""
+    """Calls the user's body on copies, so that its changes in place stay inside."""
     result = body(*(value.clone() for value in inputs))
     outputs = as_list(result)
     for index, output in enumerate(outputs):
@@ -264,7 +265,7 @@ def _call(body: Body, inputs: Tensors) -> Tensors:
                 f"A body of poptorch.for_loop or poptorch.cond at {user_source()} returned "
                 f"{type(output)} as output {index}; return a tensor, or a list of tensors."
             )
-    # An output may be a tensor from outside; as an operation it is seen by substitutions.
+    # An output may be a tensor from outside. The alias makes substitutions see it.
     return [torch.ops.aten.alias(output) for output in outputs]
 
 
@@ -281,9 +282,9 @@ def _check_same_types(
 
 
 def _for_values_only() -> AbstractContextManager[object]:
-    """In training, keeps what a body does out of the outer graph of autograd.
+    """In training, keeps the operations of a body out of the outer autograd graph.
 
-    Its derivative is recorded separately, and what it changes in place outside stays unchanged.
+    The derivative is recorded separately. Tensors outside stay unchanged if the body changes them.
     """
     return torch.no_grad() if current().is_training else nullcontext()
 

@@ -1,4 +1,4 @@
-"""The mode of PyTorch in which operations make fake tensors, without what that seldom needs."""
+"""PyTorch's mode for fake tensors, without the parts that a trace rarely needs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from poptorch_emu.torch_versions import FakeTensorMode, TorchDispatchMode, Torch
 
 
 class FakeMode(FakeTensorMode):
-    """Becomes whole when PyTorch is first asked what an operation makes of fake tensors.
+    """A `FakeTensorMode` that initialises itself fully when PyTorch must compute a fake result.
 
-    PyTorch's mode loads its compiler for a few settings: 75 MiB and a second of a process. The
-    memo of a trace knows the most common operations' results without PyTorch's mode.
+    The constructor of PyTorch's mode loads PyTorch's compiler, which costs 75 MiB and a second.
+    Most traces do not need that, because the memo of a trace has the results of the most common
+    operations.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Traces are not compiled by Dynamo, so the guard against it is only slow."""
+        """Returns False. Dynamo never compiles a trace, so its guard would only cost time."""
         return False
 
     def __init__(self) -> None:
-        """Sets what entering the mode and making fake tensors in it reads, as PyTorch would."""
+        """Sets the attributes that are read on entry and when fake tensors are made."""
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
         self._mode_key = TorchDispatchModeKey.FAKE
         self.enter_stack = []
@@ -38,15 +39,15 @@ class FakeMode(FakeTensorMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Returns what PyTorch says `func` makes of fake tensors."""
+        """Returns the fake results that PyTorch computes for `func`."""
         self._complete()
         return super().__torch_dispatch__(func, types, args, kwargs or {})
 
     def _complete(self) -> None:
         if self._is_whole:
             return
-        entered = dict(self.__dict__)  # The mode is active, and its own state belongs to that.
+        entered = dict(self.__dict__)  # State of the active mode.
         super().__init__(allow_non_fake_inputs=True)
         self.__dict__.update(entered)
-        self.cache_enabled = False  # The recorder has a memory of its own.
+        self.cache_enabled = False  # The recorder has its own memo.
         self._is_whole = True

@@ -1,4 +1,4 @@
-"""Makes fake tensors on one device from meta tensors, without PyTorch's checks of each of them."""
+"""Makes fake tensors on one device from meta tensors, without PyTorch's checks of each tensor."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from poptorch_emu.trace import metadata_rules
 
 
 class FakeMaker:
-    """Remembers what all fake tensors of one mode have in common."""
+    """Makes fake tensors of one mode, whose common attributes are computed once."""
 
     def __init__(self, device: torch.device) -> None:
-        """Makes tensors that say they are on `device`."""
+        """Makes a maker of fake tensors on `device`."""
         self.device = device
         self._mode: FakeTensorMode | None = None
         self._state: dict[str, Any] = {}
@@ -33,7 +33,7 @@ class FakeMaker:
         dtype: torch.dtype,
         stride: Sequence[int] | None = None,
     ) -> FakeTensor:
-        """Returns a fake tensor that no operation has made, contiguous unless a stride is given."""
+        """Returns a new fake tensor, contiguous unless a stride is given."""
         with no_dispatch():
             if stride is None:
                 like = torch.empty(shape, dtype=dtype, device="meta")
@@ -42,7 +42,7 @@ class FakeMaker:
         return self.wrap(mode, like)
 
     def laid(self, mode: FakeTensorMode, results: Any, strides: Sequence[Sequence[int]]) -> Any:
-        """Returns new fakes like the results of an operation, with other strides."""
+        """Returns new fake tensors like the results of an operation, with other strides."""
         is_one = not isinstance(results, (tuple, list))
         rest = iter(strides)
         made = [
@@ -52,7 +52,7 @@ class FakeMaker:
         return made[0] if is_one else tuple(made)
 
     def wrap(self, mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
-        """Returns a fake tensor with metadata and memory of `like`, which is a meta tensor."""
+        """Returns a fake tensor with the metadata and the storage of the meta tensor `like`."""
         if self._mode is not mode:
             with no_dispatch():
                 first = FakeTensor(mode, torch.empty(0, device="meta"), self.device)
@@ -70,9 +70,9 @@ class FakeMaker:
 
 
 def fake_like(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns what `torch.empty_like` makes of a tensor; for a fake one without the operation.
+    """Returns the result of `torch.empty_like`; for a fake tensor, without running the operation.
 
-    An operation on fake tensors loads PyTorch's compiler.
+    Otherwise the operation would load PyTorch's compiler.
     """
     if not isinstance(value, FakeTensor):
         return torch.empty_like(value, dtype=dtype)

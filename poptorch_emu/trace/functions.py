@@ -1,7 +1,7 @@
-"""What is done about a function of `torch` before it becomes ATen operations.
+"""Handles functions of `torch` before they become ATen operations.
 
-Factories (`torch.zeros`, ...) that name no device make tensors on the IPU, which is said once, and
-calls of loss functions are marked. In a region of `autocast` arguments are cast first.
+Factories (`torch.zeros`, ...) without a device make tensors on the IPU, which is logged once, and
+calls of loss functions are marked. In a region of `autocast`, arguments are cast first.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _FACTORIES = frozenset(
 )
 
 
-# Those that go to the IPU although the tensor they are given is on the CPU.
+# Factories that make a tensor on the IPU even if their argument is on the CPU.
 _LIKE = frozenset({torch.full_like, torch.zeros_like})
 
 
 class FunctionMode(TorchFunctionMode):
-    """Active while the user's `forward` runs."""
+    """Mode that is active while the user's `forward` runs."""
 
     def __init__(self, autocast: Autocast | None = None) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs `func`, on the IPU if it is a factory, and marks its result if it is a loss."""
+        """Runs `func`, on the IPU if it is a factory, and marks its result if that is a loss."""
         kwargs = dict(kwargs or {})
         if self._autocast is not None:
             args, kwargs = self._autocast.cast(func, args, kwargs)
@@ -96,12 +96,12 @@ class FunctionMode(TorchFunctionMode):
         if library_operators.takes(func, args, kwargs):
             return library_operators.call(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            with self:  # What it calls is the user's.
+            with self:  # It calls functions of the user.
                 return higher_order.call(func, args, kwargs)
         return host_moves.call(STATIC_FORMS.get(func, func), args, kwargs)
 
     def _ipu_for(self, name: str) -> torch.device:
-        """Returns the device of factories that are told none; says so of each function once."""
+        """Returns the device of factories without one; logs each function once."""
         if name not in self._told_of_device:
             logger.info("No device set in torch.%s(): forcing to IPU", name)
         self._told_of_device.add(name)
@@ -113,7 +113,7 @@ def _makes_tensor(
 ) -> bool:
     """Returns whether `func` is a factory whose result would be on the CPU.
 
-    With `out` it makes none, and with means or deviations that are tensors none of its own device.
+    With `out` a factory makes no tensor. `torch.normal` with tensor arguments uses their device.
     """
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     if kwargs.get("out") is not None:
@@ -132,7 +132,7 @@ def _is_ipu(device: Any) -> bool:
 def _constant(data: Any, **kwargs: Any) -> torch.Tensor:
     if isinstance(data, FakeTensor):
         return data.detach().clone().to(kwargs.get("dtype", data.dtype))
-    # Numbers on the device are read as far as they are known.
+    # Numbers on the device are read if their values are known.
     data = pytree.tree_map_only(FakeTensor, torch.Tensor.item, data)
     with disable_current_modes():
         value = torch.tensor(data, **{key: v for key, v in kwargs.items() if key != "device"})

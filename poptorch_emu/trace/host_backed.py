@@ -1,6 +1,6 @@
-"""Tensors on the IPU outside a trace: they only carry values that a model takes for constants.
+"""Tensors on the IPU outside a trace, whose values become constants of a model.
 
-`tensor.to("ipu")` makes one. Its values stay on the host; it can be copied, and nothing else.
+`tensor.to("ipu")` returns such a tensor. The values stay on the host, and only copies are allowed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _COPIES = {
 
 
 class HostBacked(torch.Tensor):
-    """Says that it is on the IPU, and keeps its values on the host.
+    """A tensor with device `ipu:0` whose values are on the host.
 
     Attributes:
-        host: the values, a tensor on the CPU.
+        host: CPU tensor with the values.
     """
 
     host: torch.Tensor
@@ -38,7 +38,7 @@ class HostBacked(torch.Tensor):
 
     @staticmethod
     def __new__(cls, values: torch.Tensor) -> HostBacked:
-        """Makes the tensor that stands for `values`."""
+        """Makes a tensor with the given values."""
         refuse(values.dtype)
         new: HostBacked = make_wrapper_subclass(
             cls,
@@ -65,7 +65,7 @@ class HostBacked(torch.Tensor):
         """Copies the values.
 
         Raises:
-            Error: `func` is no copy.
+            Error: `func` is not a copy.
         """
         if func not in _COPIES:
             raise compiler_error(
@@ -82,10 +82,10 @@ class HostBacked(torch.Tensor):
 
 
 def check_not_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Checks that an operation of a model takes these tensors for constants.
+    """Checks that an operation of a model does not change such a tensor.
 
     Raises:
-        Error: it would change one.
+        Error: the operation would change one of these tensors.
     """
     for value in written_arguments(func, args, kwargs):
         if isinstance(value, HostBacked):
@@ -113,7 +113,7 @@ def _empty_strided(
     return HostBacked(torch.empty_strided(size, stride, dtype=dtype, device=_HOST))
 
 
-# What PyTorch calls to make room on a device; a trace is asked before these are.
+# PyTorch calls these operators to allocate a tensor on the IPU outside a trace.
 _library = torch.library.Library("aten", "IMPL", "IPU")  # type: ignore[no-untyped-call]
 _library.impl("empty.memory_format", _empty)  # type: ignore[no-untyped-call]
 _library.impl("empty_strided", _empty_strided)  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
-"""Gives indices and labels the integer type that PyTorch's kernels want.
+"""Casts indices and labels to the integer type that PyTorch's kernels accept.
 
-The device's integers are int32, so programs hand over indices and class labels of any integer type;
-most kernels of PyTorch take int64 alone. It knows operators and their arguments, no graph.
+The device's integers are int32, so programs pass indices and class labels of any integer type, but
+most kernels of PyTorch only accept int64. The casts depend on operators and their arguments, not on
+the graph.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# Which arguments are indices, by the operators that have them; their variants that work in place or
-# write to `out` have the same names.
+# Index arguments, with the operators that have them. In-place variants and variants with `out` use
+# the same names.
 _OPERATORS = {
     "index": (
         "gather scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce "
@@ -40,7 +41,7 @@ _OPERATORS = {
     "sorter": "searchsorted",
 }
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})
-# Where a uint8 tensor is a mask and no index.
+# Operators that use a uint8 tensor as a mask, not as an index.
 _TAKES_MASKS = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -52,9 +53,9 @@ def widened(
     kwargs: Mapping[str, Any],
     cast: Callable[[torch.Tensor, torch.dtype], torch.Tensor],
 ) -> Arguments:
-    """Returns the arguments of an operation; those that are indices are cast to int64.
+    """Returns the arguments of an operation, with indices cast to int64.
 
-    A mask that is uint8 becomes bool.
+    A uint8 mask becomes bool.
     """
     where = _index_arguments(func)
     if not where:

@@ -1,10 +1,10 @@
-"""Parameters and buffers of integers or truth values: constants, unless `forward` changes them.
+"""Parameters and buffers of integers or bool: constants, unless `forward` changes them.
 
-PopTorch makes constants of all of them. Here a buffer that `forward` changes keeps its new value,
-as in plain PyTorch. If `forward` only adds numbers to it, as batch norms do to their counters, no
-program needs the buffer: the host adds what each micro-batch adds. Otherwise the buffer becomes a
-variable of the device, in every model that shares it. Its value cannot be read while `forward` is
-traced, because that value would stay the same in every call.
+PopTorch makes all of them constants. Here a buffer that `forward` changes keeps its new value, as
+in plain PyTorch. If `forward` only adds numbers to a buffer, as batch norms do to their counters,
+the host adds them, so that no program needs the buffer. Otherwise the buffer becomes a variable of
+the device in every model that shares it. A trace cannot read the value of such a buffer, because
+every call would then use the same value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from poptorch_emu.troubleshooting import Topic
 
 _ADDITIONS = (torch.ops.aten.add_.Tensor, torch.ops.aten.add_.Scalar)
 _IS_STATE = "is_state"
-# Counters of batches, which a model in evaluation reads and one in training changes.
+# Name of counters of batches, which a training model changes and an evaluated one reads.
 _COUNTER = "num_batches_tracked"
-# Tensors of the host that the `forward` of a model has changed.
+# Tensors of the host that the `forward` of some model changes.
 _changing = WeakIdKeyDictionary()
 
 
 def mark(node: fx.Node) -> None:
-    """Notes that `node`, a constant, is a parameter or buffer of the model."""
+    """Marks the constant `node` as a parameter or buffer of the model."""
     node.meta[_IS_STATE] = True
 
 
@@ -45,20 +45,20 @@ def settle(
     lines_that_read: Mapping[str, str],
     host_tensors: Mapping[str, torch.Tensor],
 ) -> dict[str, int]:
-    """Makes variables of the buffers of integers that `forward` changes.
+    """Turns buffers of integers that `forward` changes into variables.
 
     Args:
         graph: the recorded `forward`.
-        returned: nodes of the outputs of `forward`.
-        lines_that_read: the user's line for each buffer whose value was read while tracing.
-        host_tensors: the buffers on the host, by name.
+        returned: nodes of the outputs.
+        lines_that_read: the user's line that read the value of a buffer in the trace, by buffer.
+        host_tensors: buffers on the host, by name.
 
     Returns:
-        For each buffer that `forward` only adds numbers to, or does not use: how much a
-        micro-batch adds.
+        The number that a micro-batch adds, for each buffer that `forward` only adds numbers to or
+        does not use.
 
     Raises:
-        Error: the value of a buffer was read before `forward` changed the buffer.
+        Error: the trace read the value of a buffer that `forward` changes.
     """
     state = [node for node in graph.sources if is_integer_state(node)]
     if not state:
@@ -84,12 +84,12 @@ def settle(
 
 
 def _changes(name: str, value: torch.Tensor) -> bool:
-    """Returns whether other models may change a buffer that this one only reads."""
+    """Returns whether another model may change a buffer that this one only reads."""
     return name.rpartition(".")[2] == _COUNTER or value in _changing
 
 
 def reads_changed(name: str, line: str = "") -> Error:
-    """Returns the error for a read of the value of a buffer that `forward` changes."""
+    """Returns the error for a read of a buffer that `forward` changes."""
     return compiler_error(
         f"forward reads the value of {name} (int(), item(), tolist(), `if` or a mask as an index) "
         f"at {line or user_source()}, and changes {name}, too: every call would use the value of "
@@ -100,7 +100,7 @@ def reads_changed(name: str, line: str = "") -> Error:
 
 
 def _added_to(node: fx.Node, returned: Collection[fx.Node]) -> int | None:
-    """Returns the sum of the numbers that are added in place; `None` if anything else happens."""
+    """Returns the sum of the numbers added in place; None if the buffer is used otherwise."""
     total = 0
     if node in returned or node.meta["val"].dtype is torch.bool:
         return None

@@ -1,4 +1,4 @@
-"""What a trace tells of its tensors' values, in the outermost graph and in bodies."""
+"""Values of tensors that are known during a trace, in the outermost graph and in bodies."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from poptorch_emu.trace.source_line import user_source
 
 
 def host_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns the value of a tensor that has one already, or `None`."""
+    """Returns the value of a tensor that exists on the host, or None."""
     if isinstance(tensor, HostBacked):
         return tensor.host
     constant: torch.Tensor | None = tensor.constant if isinstance(tensor, FakeTensor) else tensor
     return constant
 
 
-# Reads the value of a node that depends on inputs, or returns `None`.
+# Returns the value of a node that depends on inputs, or None.
 Read = Callable[[Graph, fx.Node], torch.Tensor | None]
 
 
 def reads_nothing(graph: Graph, node: fx.Node) -> torch.Tensor | None:
-    """Leaves what depends on inputs unknown."""
+    """Returns None, so that values that depend on inputs stay unknown."""
     return None
 
 
 class KnownTensors:
-    """Tells the values that depend on constants alone, and others as far as they may be read.
+    """Computes values that depend on constants only, and reads others if that is allowed.
 
     Attributes:
-        lines_that_read: the user's line for each buffer of integers whose value was read.
+        lines_that_read: the user's line that read the value of a buffer of integers, by buffer.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class KnownTensors:
         check_constant: Callable[[torch.Tensor], None],
         read: Read = reads_nothing,
     ) -> None:
-        """Knows the tensors of `scopes`.
+        """Looks up the tensors of `scopes`.
 
         Args:
-            scopes: the outermost graph, and those of the bodies that are open.
-            check_constant: raises for a tensor of the host that may be no constant.
-            read: of the outermost graph.
+            scopes: the outermost graph and the graphs of open bodies, in that order.
+            check_constant: raises if a tensor of the host must not become a constant.
+            read: returns values of the outermost graph that depend on inputs.
         """
         self._read = read
         self._scopes = scopes
@@ -60,7 +60,7 @@ class KnownTensors:
         self.lines_that_read: dict[str, str] = {}
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Returns the value of a tensor, or `None` if only a run would tell it."""
+        """Returns the value of a tensor, or None if it is not known before a run."""
         value = host_value(tensor)
         if value is not None:
             self._check_constant(value)
@@ -68,7 +68,7 @@ class KnownTensors:
         return self._value_in(len(self._scopes) - 1, tensor)
 
     def values(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Returns arguments with the value of each tensor, or `None` if one is not known."""
+        """Returns arguments with values in place of tensors, or None if a value is unknown."""
         leaves, spec = pytree.tree_flatten(args)
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
@@ -81,11 +81,11 @@ class KnownTensors:
     def places(
         self, indices: Sequence[Any], to_tensor: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[Any]:
-        """Returns indices with numbers for masks that are known: then the result has a shape.
+        """Returns indices with positions in place of known masks, so that the result has a static shape.
 
         Args:
-            indices: numbers, masks, or `None` for all of a dimension.
-            to_tensor: makes a tensor of the trace of a constant.
+            indices: indices: numbers, masks, or None for a whole dimension.
+            to_tensor: returns a tensor of the trace for a constant.
         """
         found: list[Any] = []
         for index in indices:
@@ -106,7 +106,7 @@ class KnownTensors:
         return [] if graph is None or node is None else changed_state(graph, node)
 
     def _value_in(self, depth: int, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Returns the value of a tensor of a scope or of those around it."""
+        """Returns the value of a tensor in a scope or in the scopes around it."""
         scope = self._scopes[depth]
         node = scope.find(tensor)
         if node is None:
@@ -125,6 +125,6 @@ class KnownTensors:
 
 
 def _is_written(scope: Scope, source: fx.Node) -> bool:
-    """Returns whether a body changes what it captured, which it does as often as it runs."""
+    """Returns whether a body changes a captured tensor, in each of its runs."""
     writers = filter(is_mutating, scope.graph.operations)
     return any(source in written_memory(writer) for writer in writers)

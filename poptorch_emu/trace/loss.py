@@ -1,7 +1,7 @@
-"""Finds the loss as PopTorch does: in the graph, not in what `forward` returns.
+"""Finds the loss in the graph, as PopTorch does, and not among the outputs of `forward`.
 
-Each call of a built-in loss function, and each `identity_loss`, leaves a mark. Of several marks the
-last one that depends on all others is the loss; the others are plain reductions.
+Each call of a built-in loss function or of `identity_loss` leaves a mark. The last marked value is
+the loss if it depends on all others, which then are ordinary reductions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _marks: list[tuple[torch.Tensor, str]] | None = None
 
 
 def start_marks() -> None:
-    """Begins to collect the losses of a trace."""
+    """Begins to collect the marked losses of a trace."""
     global _marks
     _marks = []
 
 
 def mark(value: torch.Tensor, name: str) -> None:
-    """Notes that `value` is what the function `name` computed as a loss; does nothing outside."""
+    """Marks `value` as a loss that the function `name` computed; does nothing outside a trace."""
     if _marks is not None:
         _marks.append((value, name))
 
 
 def take_marks() -> list[tuple[torch.Tensor, str]]:
-    """Ends the collection; returns the losses in the order they were computed, with their names."""
+    """Ends the collection, and returns the losses with their names in order of computation."""
     global _marks
     marks, _marks = _marks or [], None
     return marks
@@ -44,7 +44,7 @@ def take_marks() -> list[tuple[torch.Tensor, str]]:
 def take_losses(
     find: Callable[[torch.Tensor], fx.Node | None],
 ) -> list[tuple[torch.Tensor, fx.Node]]:
-    """Returns the losses for which `find` knows a node, which gets the loss's name."""
+    """Returns the losses that have a node, and stores the name of the loss in the node."""
     losses = []
     for value, name in take_marks():
         node = find(value)
@@ -58,10 +58,10 @@ def final_loss(nodes: Sequence[fx.Node]) -> int:
     """Returns the index of the loss that depends on all others.
 
     Args:
-        nodes: the nodes of the marked values, in the order they were computed; at least one.
+        nodes: nodes of the marked values in the order of their computation; at least one.
 
     Raises:
-        Error: none depends on all others.
+        Error: no marked value depends on all others.
     """
     last = len(nodes) - 1
     needed = ancestors(nodes[last])
@@ -80,8 +80,8 @@ def missing(outputs: Sequence[fx.Node], forward: Callable[..., object]) -> Error
     """Returns the error for a training model without a loss.
 
     Args:
-        outputs: the nodes of what `forward` returns; a scalar among them is probably the loss.
-        forward: the method of the model.
+        outputs: nodes of the outputs of `forward`. A scalar among them is probably the loss.
+        forward: the model's `forward`.
     """
     line = return_line(forward)
     place = f" What forward returns is at {line}." if line else ""
@@ -99,13 +99,13 @@ def missing(outputs: Sequence[fx.Node], forward: Callable[..., object]) -> Error
 
 
 def note(node: fx.Node) -> None:
-    """Says of the operation behind `node`, in its record, that it computes the loss."""
+    """Notes in the record of the operation of `node` that it computes the loss."""
     operation = operation_of(node)
     operation.meta["record"] = replace(record_of(operation), is_loss=True)
 
 
 def warn_of_lost_operations(node: fx.Node) -> None:
-    """Says so if forward goes on with the loss: what follows has no part in the gradients."""
+    """Warns if forward computes with the loss, because later operations have no gradient."""
     users = [user for user in node.users if user.target is not torch.ops.aten.detach.default]
     if users:
         logger.warning(

@@ -1,7 +1,7 @@
-"""The built-in loss functions: which ones mark their result as a loss, and where they differ.
+"""The built-in loss functions, which mark their results as losses, and their static forms.
 
-Each is called in place of PyTorch's while `forward` is traced. The whole of what it computes is the
-loss, with class weights and smoothed labels too, which PopTorch refuses and trains in part.
+Each function is called in place of PyTorch's while `forward` is traced. The whole result is the
+loss, also with class weights and smoothed labels, which PopTorch rejects and trains in part.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LossFunction = Callable[..., torch.Tensor]
 
 
 def call_loss(func: LossFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """Returns the loss that `func`, one of `LOSS_FUNCTIONS`, computes, after marking it.
+    """Returns the result of `func`, one of `LOSS_FUNCTIONS`, and marks it as a loss.
 
     Raises:
-        Error: the device has no such form of the loss.
+        Error: the device does not support this form of the loss.
     """
     special = _SPECIAL.get(func)
     if special is not None:
@@ -34,12 +34,12 @@ def call_loss(func: LossFunction, args: tuple[Any, ...], kwargs: Mapping[str, An
 def call_loss_operator(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Returns what `func`, one of `LOSS_OPERATORS`, computes, after marking the loss.
+    """Returns the result of `func`, one of `LOSS_OPERATORS`, and marks the loss.
 
-    A module of an exported program calls operators, where its source called functions.
+    The module of an exported program calls operators where its source called functions.
 
     Raises:
-        Error: the device has no such form of the loss.
+        Error: the device does not support this form of the loss.
     """
     name = LOSS_OPERATORS[func]
     arguments = dict(zip(_argument_names(name), args, strict=False)) | dict(kwargs)
@@ -48,7 +48,8 @@ def call_loss_operator(
     if isinstance(arguments.get("reduction"), int):
         arguments["reduction"] = _REDUCTIONS[arguments["reduction"]]
     if "out" in arguments or (name == "kl_div" and arguments.get("reduction") == "sum"):
-        # A sum of kl_div is divided by the number of rows afterwards in an exported program.
+        # An exported program divides a sum of kl_div by the number of rows afterwards, so the sum
+        # itself is not the loss.
         return func(*args, **kwargs)
     value = call_loss(_OPERATORS[name], (), arguments)
     return (value, *func(*args, **kwargs)[1:]) if name.endswith("_forward") else value
@@ -81,13 +82,13 @@ def _nll_loss(call: inspect.BoundArguments) -> torch.Tensor:
 def _cross_entropy(call: inspect.BoundArguments) -> torch.Tensor:
     value = F.cross_entropy(*call.args, **call.kwargs)
     if call.arguments["target"].is_floating_point():
-        # Probabilities are no case of nll_loss, where PopTorch has its mark.
+        # With probabilities as targets, PopTorch marks no loss, because it does not call nll_loss.
         return value
     return _marked(_zero_without_targets(value, call.arguments), F.cross_entropy)
 
 
 def _zero_without_targets(value: torch.Tensor, arguments: Mapping[str, Any]) -> torch.Tensor:
-    """Returns the mean over no target at all as 0, where PyTorch has NaN."""
+    """Returns 0 for the mean over no targets, where PyTorch returns NaN."""
     if arguments["reduction"] != "mean":
         return value
     has_target = (arguments["target"] != arguments["ignore_index"]).any()
@@ -115,7 +116,7 @@ _SPECIAL: dict[LossFunction, Callable[[inspect.BoundArguments], torch.Tensor]] =
     F.ctc_loss: _ctc_loss,
 }
 
-# Source: PopTorch's supported losses; each of them counts as a loss when it is called in forward.
+# Functions that count as a loss when forward calls them. Source: PopTorch's supported losses.
 LOSS_FUNCTIONS: frozenset[LossFunction] = frozenset(
     {
         *_SPECIAL,
@@ -135,9 +136,9 @@ LOSS_FUNCTIONS: frozenset[LossFunction] = frozenset(
     }
 )
 
-# By the number that an operator is given.
+# Reductions by the number that operators use for them.
 _REDUCTIONS = ("none", "mean", "sum")
-# The functions that compute these losses, by the operator's name.
+# Functions that compute the same losses as operators, by the operator's name.
 _OPERATORS: dict[str, LossFunction] = {
     "cross_entropy_loss": F.cross_entropy,
     **dict.fromkeys(("nll_loss", "nll_loss2d", "nll_loss_nd"), F.nll_loss),
@@ -155,7 +156,7 @@ _OPERATORS: dict[str, LossFunction] = {
 
 
 def _callables(operator: str) -> Iterator[Callable[..., Any]]:
-    """Yields what a program may call to run an operator."""
+    """Yields the objects that a program may call to run an operator."""
     packet = getattr(torch.ops.aten, operator)
     yield packet
     for overload in packet.overloads():
@@ -165,7 +166,7 @@ def _callables(operator: str) -> Iterator[Callable[..., Any]]:
             yield getattr(home, operator)
 
 
-# The same losses as operators, and the operators' names.
+# Callable forms of the loss operators, with the names of the operators.
 LOSS_OPERATORS: dict[Callable[..., Any], str] = {
     each: name for name in _OPERATORS for each in _callables(name)
 }

@@ -1,7 +1,8 @@
-"""Rows that a mask selects (`x[mask]`) and that are assigned to the same places (`y[mask] = ...`).
+"""Rows selected by a mask (`x[mask]`) and assigned to the same places (`y[mask] = ...`).
 
-The number of rows depends on data, but the result does not: it is `torch.where`. Between both, the
-rows are kept at their places; functions of single elements take them, and all else is refused.
+The number of rows depends on data, but the result of the assignment does not: it equals
+`torch.where`. Until the assignment, the rows stay at their places in the full tensor. Elementwise
+functions may use them; everything else raises.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ _INDEX = torch.ops.aten.index.Tensor
 
 
 def is_unknown_mask(index: Any) -> bool:
-    """Returns whether an index is one mask on the device whose values are not known."""
+    """Returns whether an index is a mask on the device without known values."""
     is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool and index.dim() > 0
     return is_mask and index.device.type == "ipu" and current().recorder.known.value(index) is None
 
 
 class MaskedRows(Iterator[Any]):
-    """Rows of a tensor that a mask selects; other places hold ones.
+    """Rows of a tensor that a mask selects; all other places hold ones.
 
-    No gradient leaves through the other places, whatever it is there: `torch.where` drops it. So
-    functions that are singular at 1 are safe, as long as no other tensor takes a gradient.
+    The final `torch.where` drops the gradients of the other places. So a function that is singular
+    at 1 does no harm, unless another tensor receives a gradient through it.
     """
 
     def __init__(self, full: torch.Tensor, mask: torch.Tensor, error: Error) -> None:
-        """Keeps rows at their places.
+        """Stores rows at their places.
 
         Args:
-            full: has the rows, and anything elsewhere.
-            mask: of the leading axes.
-            error: says that the number of rows depends on data, and where they are selected.
+            full: tensor with the rows at their places, and any values elsewhere.
+            mask: mask over the leading axes of `full`.
+            error: error to raise if the rows are used otherwise; it names the line of the
+                selection.
         """
         self.full, self.mask, self.error = full, mask, error
         self._mask_state = _state(mask)
@@ -54,10 +56,10 @@ class MaskedRows(Iterator[Any]):
         return cls(kept, mask, refusal.data_dependent(_INDEX))
 
     def put(self, tensor: torch.Tensor, mask: torch.Tensor) -> None:
-        """Does `tensor[mask] = rows`.
+        """Runs `tensor[mask] = rows`.
 
         Raises:
-            Error: the mask is another one, or the rows do not fit.
+            Error: the mask is not the one that selected the rows, or the shapes differ.
         """
         is_same = isinstance(mask, torch.Tensor) and self._mask_state == _state(mask)
         if not is_same or self.full.shape != tensor.shape:
@@ -72,10 +74,10 @@ class MaskedRows(Iterator[Any]):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Applies a function of single elements to the rows.
+        """Applies an elementwise function to the rows.
 
         Raises:
-            Error: it is none, or a tensor beside the rows is not the same for all of them.
+            Error: the function is not elementwise, or another tensor differs between rows.
         """
         leaves = pytree.tree_leaves((args, dict(kwargs or {})))
         rows = [leaf for leaf in leaves if isinstance(leaf, cls)]
@@ -91,7 +93,7 @@ class MaskedRows(Iterator[Any]):
         return cls(func(*args, **kwargs), first.mask, first.error)
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the function of PyTorch for a method of tensors."""
+        """Returns PyTorch's function for a method of tensors."""
         if name in _CASTS:
             return lambda *args, **kwargs: MaskedRows(
                 getattr(self.full, name)(*args, **kwargs), self.mask, self.error
@@ -130,7 +132,7 @@ _operator("truediv", torch.true_divide)
 
 
 def _is_pointwise(func: Callable[..., Any]) -> bool:
-    """Returns whether a function computes each element from those at its place, and is no draw."""
+    """Returns whether a function is elementwise and draws no random numbers."""
     name = getattr(func, "__name__", "_")
     packet = None if name.endswith("_") else getattr(torch.ops.aten, name, None)
     overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
@@ -143,10 +145,10 @@ def _is_constant_number(tensor: torch.Tensor) -> bool:
 
 
 def _expanded(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a mask with the axes of a tensor.
+    """Returns a mask that broadcasts over the trailing axes of a tensor.
 
     Raises:
-        IndexError: it does not have the sizes of the leading axes.
+        IndexError: the mask does not have the sizes of the leading axes.
     """
     if mask.shape != tensor.shape[: mask.dim()]:
         raise IndexError(
@@ -157,7 +159,7 @@ def _expanded(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _state(mask: torch.Tensor) -> tuple[fx.Node | int, int]:
-    """Returns what tells a mask from another one, and from itself after a change in place."""
+    """Returns a value that identifies a mask and its content; a change in place changes the value."""
     recorder = current().recorder
     node = recorder.find(mask)
     writers = filter(is_mutating, recorder.graph.operations)

@@ -1,7 +1,6 @@
-"""Where the operations of a trace belong: block, module, line, scope.
+"""Finds where each operation of a trace belongs: block, module, line and scope.
 
-Autograd numbers the nodes of its graph; an operation of backward finds its forward operation by
-that number.
+An operation of backward finds its forward operation by the sequence number of its autograd node.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from poptorch_emu.torch_versions import (
 from poptorch_emu.trace import blocks, checkpoints, scopes
 from poptorch_emu.trace.source_line import model_source
 
-# The block that is open, for an operation and the module that runs it.
+# Returns the open block, for the name of an operation and the module that runs it.
 Place = Callable[[str, str], BlockPlace]
 
 
@@ -27,13 +26,13 @@ class Origins:
     """Makes the records of the operations of one trace.
 
     Attributes:
-        modules: dotted names of the modules whose forward is running.
+        modules: dotted names of the modules whose forward is running, the innermost last.
         phase: whether backward is being recorded.
-        has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
+        has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
     """
 
     def __init__(self, place: Place = blocks.current_block) -> None:
-        """Starts in forward, outside of all modules; `place` tells which block is open."""
+        """Starts in forward, outside of all modules; `place` returns the open block."""
         self._place = place
         self.modules: list[str] = []
         self.phase = Phase.FORWARD
@@ -43,10 +42,10 @@ class Origins:
         self._last_record = NodeRecord()
 
     def __call__(self, operation: str) -> NodeRecord:
-        """Returns where the operation that is being recorded belongs; "" is a constant."""
+        """Returns the record of the operation that is being recorded; "" stands for a constant."""
         if self.phase is Phase.BACKWARD:
             record = self._backward_origin()
-            if not record.is_anonymous:  # What is computed again may be differentiated again.
+            if not record.is_anonymous:  # Recomputed code is differentiated, too.
                 self._forward_records.setdefault(get_sequence_nr() - 1, record)
             return record
         module = self.modules[-1] if self.modules else ""
@@ -73,7 +72,7 @@ class Origins:
         attributes: Mapping[str, Mapping[str, Any]],
         call: int,
     ) -> NodeRecord:
-        """Returns a record; what one line does one after the other shares it."""
+        """Returns a record. Consecutive operations of one line share it."""
         parts = (place, module, source, scope, call)
         if self._last_parts != parts or self._last_record.attributes is not attributes:
             self._last_parts = parts

@@ -1,8 +1,8 @@
-"""Replaces parts of PyTorch for the time of a trace; modules imported meanwhile do not see that.
+"""Replaces parts of PyTorch during a trace, except for modules that are imported meanwhile.
 
-A module of PyTorch may be imported in the middle of a trace, by the user's `forward` or because
-PyTorch needs it for an operation. Its compiler, for one, keeps the functions that it finds at its
-import. So while a module of PyTorch is imported, PyTorch is as it was, and no mode is active.
+PyTorch may import one of its modules in the middle of a trace, for the user's `forward` or for an
+operation. Some modules keep the functions that they find at import, for example PyTorch's compiler.
+So during such an import PyTorch has its original functions, and no mode is active.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INHERITED = object()
 
 @dataclass(frozen=True)
 class _Patch:
-    """An attribute of a class or module of PyTorch, and what stands in its place."""
+    """An attribute of a class or module of PyTorch, with its replacement."""
 
     owner: Any
     name: str
@@ -47,7 +47,7 @@ _after_import: dict[str, list[Callable[[], object]]] = {}
 
 @contextmanager
 def patched(owner: Any, **replacements: Any) -> Iterator[None]:
-    """Replaces attributes of a class or module of PyTorch, but for modules imported meanwhile."""
+    """Replaces attributes of a class or module of PyTorch, except during imports of PyTorch."""
     patches = [
         _Patch(owner, name, replacement, vars(owner).get(name, _INHERITED))
         for name, replacement in replacements.items()
@@ -66,7 +66,7 @@ def patched(owner: Any, **replacements: Any) -> Iterator[None]:
 
 @contextmanager
 def once_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
-    """Runs `action` now if a module of PyTorch is imported, or when it is, in the context."""
+    """Runs `action` once a module of PyTorch is imported: now, or later within the context."""
     if name in sys.modules:
         action()
         yield
@@ -81,7 +81,7 @@ def once_imported(name: str, action: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Takes back all patches for the time of an import."""
+    """Undoes all patches during an import."""
     global _patches
     patches, _patches = _patches, []
     for patch in reversed(patches):
@@ -96,7 +96,7 @@ def _as_it_was() -> Iterator[None]:
 
 
 class _Outside(Loader):
-    """Loads a module as another loader does, outside of the trace."""
+    """Loads a module with another loader, outside of the trace."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -114,7 +114,7 @@ class _Outside(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of PyTorch that are not imported yet, for the thread of the trace."""
+    """Finds modules of PyTorch that are not imported yet, in the thread of the trace."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()

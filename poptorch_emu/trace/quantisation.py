@@ -1,4 +1,4 @@
-"""Observers of quantisation-aware training, whose buffers get their size in the first call."""
+"""Observers of quantisation-aware training, whose first call determines the size of their buffers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAMES = tuple(argument.name for argument in _SCHEMA.arguments)
 
 
 def fused_fake_quantisation(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """Gives the buffers of an observer the size of its channels, as the kernel's first call does.
+    """Resizes the buffers of an observer to its channels, as the kernel does in its first call.
 
-    The kernel resizes all four, but a graph has static shapes.
+    This happens before the operation is recorded, because a graph has static shapes.
     """
     given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
     smallest, largest = given["running_min"], given["running_max"]
@@ -32,7 +32,7 @@ def fused_fake_quantisation(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _resize(buffer: Any, size: int, fill: float | None = None) -> None:
-    """Resizes a buffer of one dimension that nothing has read yet, in the trace and on the host."""
+    """Resizes a 1-d buffer that nothing has read yet, in the trace and on the host."""
     recorder = current().recorder
     node = recorder.find(buffer)
     assert node is not None, "buffers are sources of the outermost graph"

@@ -1,4 +1,4 @@
-"""A graph in the making, and the tensors that its operations made."""
+"""A graph that is being recorded, with the tensors that its operations return."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from poptorch_emu.ir.record import NodeRecord
 
 @dataclass
 class Scope:
-    """A graph that is being recorded.
+    """A graph that is being recorded, and its tensors.
 
     Attributes:
-        captured: the tensors of outer scopes that the operations read, in the order of their first
-            use; each is a source INPUT, numbered after `num_parameters` others.
-        nodes: the node of each tensor by its id; the tensor is kept, so that its id is never given
-            to another one.
+        captured: tensors of outer scopes that the operations read, in the order of first use. Each
+            has a source INPUT; their numbers follow `num_parameters` others.
+        nodes: tensor and node by the tensor's id. The tensor is kept so that its id stays unique.
     """
 
     graph: Graph
@@ -29,16 +28,16 @@ class Scope:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What has a node here."""
+        """Tensors that have a node in this graph."""
         return [value for value, _ in self.nodes.values()]
 
     def captured_by(self, node: fx.Node) -> torch.Tensor | None:
-        """Returns the tensor of outer scopes that a source stands for, if it does."""
+        """Returns the outer tensor that a source captures; None for a parameter."""
         number = int(source_of(node).name) - self.num_parameters
         return self.captured[number] if number >= 0 else None
 
     def find(self, value: torch.Tensor) -> fx.Node | None:
-        """Returns the node that made `value` here, or `None`."""
+        """Returns the node of `value` in this graph, or None."""
         entry = self.nodes.get(id(value))
         return entry[1] if entry else None
 
@@ -49,7 +48,7 @@ class Scope:
         return node
 
     def capture(self, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes a tensor of an outer scope a parameter."""
+        """Adds a tensor of an outer scope as a parameter."""
         number = self.num_parameters + len(self.captured)
         self.captured.append(value)
         return self.add_source(Source(SourceKind.INPUT, str(number)), value, record)

@@ -1,7 +1,7 @@
 """Records every ATen operation that runs on fake tensors of device `ipu:0` into a `Graph`.
 
-It sits below autograd, so it sees what forward, backward and the optimiser's rule come down to. It
-does not decide where an operation belongs: `origin` tells it.
+The recorder runs below autograd, so that it sees the operations of forward, backward and the
+optimiser's rule. The callback `origin` decides where an operation belongs.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from poptorch_emu.trace.value_checks import outcome_of_check, warn_of_assertion
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
-_DEVICES = {"cpu", "ipu", "meta"}  # The last one has tensors of which nothing runs.
+_DEVICES = {"cpu", "ipu", "meta"}  # Operations on meta tensors run nowhere.
 
-# Operations that say something about a tensor and leave nothing to run.
+# Operations that return metadata of a tensor, so that nothing is recorded for them.
 _DEVICE = torch.ops.prim.device.default
 _QUERIES = {_DEVICE, aten.sym_size.int, aten.sym_stride.int}
 
-# Operations that take indices from the CPU also for a tensor on another device.
+# Operations that accept indices on the CPU also for a tensor on another device.
 _INDEXING = {
     aten.index.Tensor,
     aten.index_put.default,
@@ -56,7 +56,7 @@ _INDEXING = {
     aten._index_put_impl_.default,
 }
 
-# Operations whose result has a shape that depends on data.
+# Operations whose results have shapes that depend on data.
 _OF_DYNAMIC_SHAPE = {
     aten.nonzero.default,
     aten._unique2.default,
@@ -67,10 +67,12 @@ _OF_DYNAMIC_SHAPE = {
     aten.repeat_interleave.Tensor,
 }
 
-# Zeros that PyTorch knows to be zero (for derivatives in forward mode), and asks for their values.
+# PyTorch makes these zeros for derivatives in forward mode, but operations on them read their
+# values, so ordinary zeros are recorded instead.
 _PLAIN_TWINS = {aten._efficientzerotensor.default: aten.zeros.default}
 
-# Operations whose schema does not say that they change an argument, and their twins that do.
+# Operations that change an argument although their schema does not say so, and their variants with
+# a correct schema.
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
 
 
@@ -78,22 +80,23 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def as_given(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-    """Returns the arguments of an operation as they are."""
+    """Returns the arguments of an operation unchanged."""
     return args, dict(kwargs)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes what runs into a graph; to be entered inside a `FakeTensorMode`.
+    """Appends each operation that runs to a graph; to be entered inside a `FakeTensorMode`.
 
     Attributes:
-        known: the values of tensors that it tells.
-        memo: what is known about results.
-        equals: answers `torch.equal` for the time of a function of PyTorch that checks its data.
+        known: table of the values of tensors that do not depend on inputs.
+        memo: metadata of results that are known already.
+        equals: returns the result of `torch.equal` while a function of PyTorch checks its data with
+            it.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Traces are not compiled by Dynamo, so the guard against it is only slow."""
+        """Returns False. Dynamo never compiles a trace, so its guard would only cost time."""
         return False
 
     def __init__(
@@ -105,15 +108,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         check_constant: Callable[[torch.Tensor], None] = lambda _: None,
         read: Read = reads_nothing,
     ) -> None:
-        """Records into `graph`.
+        """Makes a recorder that appends to `graph`.
 
         Args:
-            graph: where operations are appended.
-            origin: says where an operation belongs, by its name; "" is a constant.
-            narrow: changes the arguments of an operation before it runs.
-            memo: what is known about results; a new one knows nothing.
-            check_constant: raises for a tensor of the host that may be no constant.
-            read: reads a value that depends on inputs, if that is allowed.
+            graph: graph to which operations are appended.
+            origin: returns the record of an operation from its name; "" stands for a constant.
+            narrow: returns changed arguments of an operation before it runs.
+            memo: metadata of results that are known already; by default none.
+            check_constant: raises if a tensor of the host must not become a constant.
+            read: returns a value that depends on inputs if that is allowed, otherwise None.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrow = narrow
@@ -123,46 +126,46 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check_constant = check_constant
         self._host_writes = HostWrites()
         self.known = KnownTensors(self._scopes, check_constant, read)
-        # What an operation failed with, which TorchScript's interpreter does not pass on.
+        # The exception of an operation, which TorchScript's interpreter does not pass on.
         self.failure: Exception | None = None
         self._thread = threading.get_ident()
         self.equals: Callable[[torch.Tensor], bool] | None = None
-        # A tensor on the host becomes another constant when it has been changed since.
+        # A tensor of the host that has changed since its last use becomes another constant.
         self._version_of: dict[int, int | None] = {}
 
     @property
     def graph(self) -> Graph:
-        """The graph that operations go to now: the outermost one, or that of an open region."""
+        """The graph that operations are appended to: the outermost, or that of an open region."""
         return self._scopes[-1].graph
 
     def add_source(self, source: Source, value: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Makes `value` a placeholder of the present graph."""
+        """Makes `value` a placeholder of the current graph."""
         return self._scopes[-1].add_source(source, value, record)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What has a node in the outermost graph."""
+        """Tensors that have a node in the outermost graph."""
         return self._scopes[0].tensors
 
     def find(self, value: torch.Tensor) -> fx.Node | None:
-        """Returns the node that made `value`, or `None` for a tensor this recorder never saw."""
+        """Returns the node that computes `value`; None for a tensor that was never recorded."""
         return self._scopes[-1].find(value)
 
     def node_of(self, value: torch.Tensor) -> fx.Node:
-        """Returns the node of `value` in the present graph; constants and captures are added.
+        """Returns the node of `value` in the current graph, and adds constants and captures to it.
 
         Raises:
-            Error: the tensor is not of this trace.
+            Error: the tensor does not belong to this trace.
         """
         return self._node_at(len(self._scopes) - 1, value, self.origin(""))
 
     def node_of_output(self, value: torch.Tensor) -> fx.Node | None:
-        """Returns the node of what `forward` returned, `None` if that never was on the device."""
+        """Returns the node of an output of `forward`; None if it was never on the device."""
         return self.node_of(value.host) if isinstance(value, HostBacked) else self.find(value)
 
     @contextmanager
     def region(self, num_parameters: int) -> Iterator[Scope]:
-        """Records into a graph of its own until the end of the context."""
+        """Records into a new graph until the end of the context."""
         scope = Scope(Graph(), num_parameters)
         self._scopes.append(scope)
         try:
@@ -176,7 +179,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return len(self._scopes) > 1
 
     def add_region(self, name: str, region: Graph) -> str:
-        """Keeps a finished region in the outermost graph; returns the name it was given."""
+        """Stores a finished region in the outermost graph and returns its unique name."""
         regions = self._scopes[0].graph.regions
         unique = f"{name}_{len(regions)}"
         regions[unique] = region
@@ -191,11 +194,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Runs `func` on the fakes and appends it to the graph."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # Asked several times for each operation.
+            return args[0].fake_device  # PyTorch asks several times per operation.
         kwargs = _on_known_device(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
-        # What kernels in Python call is not the user's; backward runs them within a function mode.
+        # Calls that kernels in Python make are not the user's. Backward runs kernels within a
+        # function mode, which must not see them.
         with DisableTorchFunction():
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
@@ -218,7 +222,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._upload(constant.host)
 
     def _check_constants(self, values: Any) -> None:
-        """Names the trained parameter of which the host's tensor meets tensors on the IPU."""
+        """Raises if the host's tensor of a trained parameter is used beside tensors of the IPU."""
         for value in pytree.tree_leaves(values):
             is_of_host = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
             if is_of_host and value.device.type == "cpu":
@@ -259,7 +263,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = self._result_type(func, args, kwargs)
         except (FakeTensorDeviceMismatchError, TypeError, RuntimeError) as failure:
-            # The second one is of subclasses; the third one of rules that look at devices, too.
+            # Operations of tensor subclasses raise TypeError for a wrong device. Some rules that
+            # check devices raise RuntimeError.
             if isinstance(failure, RuntimeError) and "same device" not in str(failure):
                 raise
             self._check_constants((args, kwargs))
@@ -270,15 +275,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _result_type(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Returns what `func` makes of fakes.
+        """Returns the fake results of `func`.
 
         Raises:
-            Error: that cannot be said before the model runs.
+            Error: the metadata of the result are not known before the model runs.
         """
         try:
             result = self.memo.run(func, args, kwargs)
             if is_fake_on_host(result):
-                # PyTorch's rule for convolutions, for example, only looks at the first operand.
+                # For example, PyTorch's rule for convolutions only checks the device of the first
+                # operand.
                 raise FakeTensorDeviceMismatchError(func, IPU, torch.device("cpu"))
             return result
         except DataDependentOutputException:
@@ -288,7 +294,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except TypeError:
             if not _has_empty((args, kwargs)):
                 raise
-            # PyTorch's rules for the sizes of empty tensors fail in their own checks.
+            # PyTorch's rules for the sizes of empty tensors can fail in their own checks.
             return result_types.infer(func, args, kwargs, IPU)
         except RuntimeError as failure:
             if not result_types.is_unknown(failure):
@@ -299,18 +305,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise refusal.no_type(func) from None
 
     def _computed_now(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Runs `func` on known values; tensors that it returns become constants."""
+        """Runs `func` on known values. Tensors among its results become constants."""
         with disable_current_modes():
             result = func(*args, **kwargs)
         return pytree.tree_map_only(torch.Tensor, self._add_constant, result)
 
     def _index_on_ipu(self, index: torch.Tensor) -> torch.Tensor:
-        """Returns the constant on the IPU that stands for an index tensor on the CPU."""
+        """Returns the constant on the IPU for an index tensor on the CPU."""
         value = host_value(index)
         return index if index.device.type == "ipu" or value is None else self._add_constant(value)
 
     def _add_constant(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor on the IPU whose value is a constant of the graph."""
+        """Returns a new tensor on the IPU whose value is a constant of the graph."""
         form = {"dtype": value.dtype, "device": IPU}
         fake: torch.Tensor = self.memo.run(aten.empty.memory_format, (list(value.shape),), form)
         self._add_constant_source(value, fake, self.origin(""))
@@ -319,12 +325,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_constant_source(
         self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
     ) -> fx.Node:
-        """Makes `fake` a constant of the outermost graph; a region captures it when it reads it."""
+        """Makes `fake` a constant of the outermost graph. Regions that read it capture it."""
         self._check_constant(value)
         self._host_writes.check_constant(value)
         outermost = self._scopes[0]
         name = str(len(outermost.graph.constants))
-        # A copy: the user's code may go on to change the tensor while it is traced.
+        # The constant is a copy, because the user's code may change the tensor later in the trace.
         with disable_current_modes():
             outermost.graph.constants[name] = value.detach().clone()
         return outermost.add_source(Source(SourceKind.CONSTANT, name), fake, record)
@@ -352,7 +358,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     nodes[id(item)] = (item, selected)
 
     def _node_at(self, depth: int, tensor: torch.Tensor, record: NodeRecord) -> fx.Node:
-        """Returns the node of `tensor` in a scope, captured through those around it."""
+        """Returns the node of `tensor` in a scope; all scopes between capture the tensor."""
         scope = self._scopes[depth]
         node = scope.find(tensor)
         if node is not None and self._version_of.get(id(tensor)) == _version(tensor):
@@ -368,16 +374,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _version(tensor: torch.Tensor) -> int | None:
-    """Returns how often a tensor on the host was changed; `None` for others."""
+    """Returns the version counter of a tensor on the host; None for other tensors."""
     is_on_host = not isinstance(tensor, FakeTensor) and not tensor.is_inference()
     return tensor._version if is_on_host else None
 
 
 def _on_known_device(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments with `ipu:0` for `ipu`, which do not compare equal in PyTorch.
+    """Returns the arguments with device `ipu:0` for `ipu`, because PyTorch compares them unequal.
 
     Raises:
-        Error: they name a device that a model has not.
+        Error: the device is neither the IPU nor a device of the host.
     """
     device = kwargs.get("device")
     if not isinstance(device, torch.device):
@@ -388,15 +394,15 @@ def _on_known_device(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_empty(values: Any) -> bool:
-    """Returns whether a tensor among the arguments has no element."""
+    """Returns whether one of the tensors has no elements."""
     leaves = pytree.tree_leaves(values)
     return any(isinstance(value, torch.Tensor) and value.numel() == 0 for value in leaves)
 
 
 def _recorded_as(func: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the operation to write down for `func`.
+    """Returns the operation that is recorded for `func`.
 
-    `native_batch_norm` updates its running statistics (arguments 3 and 4) without saying so.
+    `native_batch_norm` changes its running statistics (arguments 3 and 4), but not in its schema.
     """
     twin = _HONEST_TWINS.get(func)
     return twin if twin is not None and args[3] is not None and args[5] else func

@@ -1,4 +1,4 @@
-"""What cannot be captured, and the errors that say so: with the user's line and a way out."""
+"""Errors for operations that cannot be captured, with the user's line and an alternative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
 
-# Operations that return a Python value of a tensor's.
+# Operations that return the value of a tensor as a Python object.
 READS_A_VALUE = {
     aten._local_scalar_dense.default,
     aten.item.default,
@@ -25,7 +25,7 @@ READS_A_VALUE = {
 }
 
 
-# Bitwise operations, and how messages call them.
+# Bitwise operations with their names in messages.
 _BITWISE = {
     getattr(packet, overload): name
     for name in ("and", "not", "or", "xor")
@@ -35,11 +35,11 @@ _BITWISE = {
 
 
 def check(func: Any, args: tuple[Any, ...]) -> None:
-    """Raises if `func` cannot be part of a graph, with these arguments or at all.
+    """Raises if `func` cannot be recorded with these arguments, or at all.
 
     Args:
-        func: the operation that is to be recorded.
-        args: fakes of tensors, and what else it is given by position.
+        func: operation that is about to be recorded.
+        args: positional arguments of the operation, with fake tensors.
     """
     if func in READS_A_VALUE and _is_unknown(args[0]):
         raise reads_value(func)
@@ -50,7 +50,7 @@ def check(func: Any, args: tuple[Any, ...]) -> None:
 
 
 def _check_bitwise(name: str, args: tuple[Any, ...]) -> None:
-    """Refuses bits of floating-point numbers."""
+    """Raises for bitwise operations on floating-point numbers."""
     given = [value.dtype for value in args if isinstance(value, torch.Tensor)]
     given = [dtype for dtype in given if dtype.is_floating_point]
     if given:
@@ -62,7 +62,7 @@ def _check_bitwise(name: str, args: tuple[Any, ...]) -> None:
 
 
 def reads_value(func: Any) -> Error:
-    """Returns the error for an operation that takes a value out of the graph."""
+    """Returns the error for an operation that reads a value of the graph."""
     return compiler_error(
         'aten::item is only supported in eager mode: something in the graph ("tensor.item()", '
         f"int(tensor), `if tensor:` or similar; here {func}) reads a value that only exists when "
@@ -91,7 +91,7 @@ def other_device(found: str, line: str) -> Error:
 
 
 def without_values(found: str, line: str) -> Error:
-    """Returns the error for what PyTorch cannot do with tensors that have no values yet."""
+    """Returns the error for a failure of PyTorch that occurs because tensors have no values yet."""
     return compiler_error(
         f"What happens at {line} cannot be captured: while forward is captured, tensors have types "
         "and shapes, but neither values nor memory. Use operations of torch, or run that part on "
@@ -100,7 +100,7 @@ def without_values(found: str, line: str) -> Error:
 
 
 def other_thread(func: Any) -> Error:
-    """Returns the error for an operation in a thread that TorchScript has started."""
+    """Returns the error for an operation in a thread that TorchScript started."""
     return compiler_error(
         f"{func} runs in a thread of its own (torch.jit.fork), but operations are captured in "
         "order. Call the function itself in place of fork and wait: stages and micro-batches are "
@@ -109,7 +109,7 @@ def other_thread(func: Any) -> Error:
 
 
 def no_type(func: Any) -> Error:
-    """Returns the error for an operation of whose result nothing is known before it runs."""
+    """Returns the error for an operation without a rule for the metadata of its result."""
     return compiler_error(
         f"Type inference failed for {func} at {user_source()}: it has no implementation for the "
         "Meta backend, and its result is not a dense tensor of fixed shape. Use dense tensors, or "
@@ -127,7 +127,7 @@ def check_gradient(parameter: str, gradient: torch.Tensor) -> None:
 
 
 def warn_of_host_output(value: torch.Tensor) -> None:
-    """Warns of a tensor among the outputs that never was on the device."""
+    """Warns of an output that was never on the device."""
     warnings.warn(
         f"Output expected to be on the IPU but is on {value.device}: it is returned as it was when "
         "the model was traced.",
@@ -136,7 +136,7 @@ def warn_of_host_output(value: torch.Tensor) -> None:
 
 
 def _check_batch_norm(args: tuple[Any, ...]) -> None:
-    """Refuses the gradient of a batch norm that uses its running statistics."""
+    """Raises for the gradient of a batch norm that uses its running statistics."""
     is_training = args[7]
     if not is_training:
         raise compiler_error(
@@ -148,7 +148,7 @@ def _check_batch_norm(args: tuple[Any, ...]) -> None:
 
 
 def gradient_of_body(parameter: str) -> Error:
-    """Returns the error for `.grad` of a parameter that a body of a loop or branch has changed."""
+    """Returns the error for a `.grad` that the body of a loop or branch changed."""
     return compiler_error(
         f"Code in a body of poptorch.for_loop or poptorch.cond adds to .grad of {parameter!r}, as "
         "backward() does there: what is made in a body only leaves it as its result. Call "
@@ -157,7 +157,7 @@ def gradient_of_body(parameter: str) -> Error:
 
 
 def data_dependent(func: Any) -> Error:
-    """Returns the error for an operation whose result's shape depends on data."""
+    """Returns the error for an operation whose result has a shape that depends on data."""
     return compiler_error(
         f"{func} at {user_source()} makes a tensor whose shape depends on data, but a compiled "
         "graph has static shapes. Use a form of fixed size (torch.where, a mask, torch.topk), or "
@@ -167,7 +167,7 @@ def data_dependent(func: Any) -> Error:
 
 
 def foreign_tensor(tensor: torch.Tensor) -> Error:
-    """Returns the error for a tensor on the CPU that met tensors on the IPU, or a leaked one."""
+    """Returns the error for a CPU tensor beside IPU tensors, or for one of another trace."""
     if tensor.device.type == "ipu":
         return compiler_error(
             f"A tensor of shape {list(tensor.shape)} that was made inside a body of "

@@ -1,7 +1,7 @@
 """Records the body of a loop or a branch as a region of the graph that is being traced.
 
-One trace runs at a time in a process; `recording` makes its recorder known to the operations that
-need one. What a body reads from outside is found by the recorder and becomes a parameter.
+One trace runs at a time in a process. `recording` makes its recorder available to the operations
+that need one. The recorder turns the outside tensors that a body reads into parameters.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ HostFunction = Callable[[Tensors], Tensors]
 
 @dataclass(frozen=True)
 class Region:
-    """A body that was recorded.
+    """A recorded body of a loop or a branch.
 
     Attributes:
-        name: its name among the regions of the graph.
-        graph: its operations.
-        outputs: what it returned; fakes that mean nothing outside.
-        captured: the tensors from outside that it reads.
+        name: name of the region in the graph.
+        graph: graph of the body.
+        outputs: fake tensors that the body returned; only valid inside the region.
+        captured: tensors from outside that the body reads.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Region:
     captured: Tensors
 
     def return_parameters(self, count: int) -> None:
-        """Makes the first `count` parameters further results."""
+        """Adds the first `count` parameters to the results."""
         results = list(self.graph.results)
         sources = {source_of(node).name: node for node in self.graph.sources}
         for number in range(count):
@@ -51,16 +51,18 @@ class Region:
 
 @dataclass
 class Recording:
-    """The trace in progress, for the operations that do more than run tensor operations.
+    """The trace in progress, for functions that need more than tensor operations.
 
     Attributes:
-        is_training: whether gradients are wanted.
-        num_replicas: how many replicas will run what is traced, those of other processes included.
-        is_apart: whether other processes run it, too, each on its own.
-        host_functions: what runs on the host in the middle of the graph, by name.
-        present_value: returns the value that a tensor would have with the weights of now, `None` if
-            it depends on inputs.
-        copied_parts: for a part taken with an index that only a run has, the user's line.
+        is_training: whether gradients are recorded.
+        num_replicas: number of replicas that will run the graph, including those of other
+            processes.
+        is_apart: whether other processes run the graph independently.
+        host_functions: functions that the graph calls on the host, by name.
+        present_value: returns the value that a tensor has with the current weights; None if it
+            depends on inputs.
+        copied_parts: the user's line for each part of a tensor that is taken with an index of the
+            run.
     """
 
     recorder: Recorder
@@ -78,7 +80,7 @@ _active: Recording | None = None
 
 @contextmanager
 def recording(state: Recording) -> Iterator[None]:
-    """Makes `state` the trace that regions belong to."""
+    """Makes `state` the trace in progress."""
     global _active
     _active = state
     try:
@@ -88,7 +90,7 @@ def recording(state: Recording) -> Iterator[None]:
 
 
 def current() -> Recording:
-    """Returns the trace in progress; to be asked only while a model is traced."""
+    """Returns the trace in progress; may only be called while a model is traced."""
     assert _active is not None, "regions are recorded only during a trace"
     return _active
 
@@ -99,13 +101,13 @@ def record_region(
     body: Callable[[Tensors], Tensors],
     repeats: str = "",
 ) -> Region:
-    """Runs `body` once and keeps its operations as a region.
+    """Runs `body` once and stores its operations as a region.
 
     Args:
-        name: a word for its kind; the region gets a unique name that begins so.
-        parameters: tensors of the shapes and types with which the region will be run.
-        body: takes a stand-in of each parameter.
-        repeats: the name of a region that this one computes again, with the same random numbers.
+        name: kind of the region, with which its unique name begins.
+        parameters: tensors with the shapes and types of the region's parameters.
+        body: function of one fake tensor for each parameter.
+        repeats: name of a region that this one recomputes with the same random numbers; "" if none.
     """
     state = current()
     with state.recorder.region(len(parameters)) as scope:

@@ -1,4 +1,4 @@
-"""From a block's id to its place, by the rules of the execution strategy."""
+"""Finds the place of a block from its id, by the rules of the execution strategy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 class StageResolver:
-    """Gives each block its stage, IPU and phase; automatic stages are made at first sight."""
+    """Returns the stage, IPU and phase of each block; automatic stages are made on first use."""
 
     def __init__(self, strategy: StrategyConfig) -> None:
         self._auto_stage = strategy.auto_stage
@@ -23,7 +23,7 @@ class StageResolver:
         self._first: dict[str, BlockPlace] = {}
         self._last: BlockPlace | None = None
         self._warned: set[str] = set()
-        # Stages are counted anew in each phase.
+        # Each phase numbers its stages from 0.
         num_stages: Counter[int] = Counter()
         for stage in strategy.stages:
             for block_id in stage.block_ids:
@@ -31,11 +31,11 @@ class StageResolver:
             num_stages[stage.phase] += 1
 
     def __call__(self, block_id: str, ipu_id: int | None) -> BlockPlace:
-        """Returns the place of `block_id`, whose annotation names IPU `ipu_id` (or none).
+        """Returns the place of `block_id`, whose annotation may name the IPU `ipu_id`.
 
         Raises:
-            AssertionError: the strategy lists its blocks and this is not one of them, or stages
-                follow the IPUs and no IPU is named.
+            AssertionError: the strategy does not list the block, or stages equal IPUs and the
+                annotation names no IPU.
         """
         if block_id not in self._places:
             self._places[block_id] = (self._new_stage(block_id, ipu_id), None, 0)
@@ -52,7 +52,7 @@ class StageResolver:
         return place
 
     def warn_of_unused(self) -> None:
-        """Warns of blocks that the strategy names and the model does not have."""
+        """Warns of blocks that the strategy lists but the model does not have."""
         unused = sorted(set(self._places) - self._used)
         if unused:
             logger.warning(
@@ -65,7 +65,7 @@ class StageResolver:
             )
 
     def _warn_of_second(self, place: BlockPlace) -> None:
-        """Warns once of an id that two blocks have which do not follow each other."""
+        """Warns once of an id that two blocks share, unless one follows directly on the other."""
         name, last = place.block_id, self._last
         first = self._first.setdefault(name, place)
         if last is None or name in self._warned:

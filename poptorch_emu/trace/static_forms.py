@@ -1,7 +1,7 @@
-"""Functions of PyTorch that look at values, or cannot be functionalised, in a form that is static.
+"""Static forms of functions of PyTorch that read values or cannot be functionalised.
 
-Each computes what its original computes; what it leaves out is a check of the data, or a decision
-that only saves time.
+Each form computes the same result as the original, without its checks of the data and without
+decisions that only save time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """Leaves out the check that no variance is negative."""
+    """Computes the loss without the check that all variances are at least 0."""
     if not isinstance(var, torch.Tensor):
         var = torch.full_like(input, var)
     elif var.dim() == input.dim() - 1:
         var = var.unsqueeze(-1)
-    # The limit on the variance is no part of the gradient.
+    # The lower limit of the variance has no gradient.
     var = var + (var.clamp(min=eps) - var).detach()
     loss = 0.5 * (var.log() + (input - target).square() / var)
     if full:
@@ -63,7 +63,7 @@ def _gaussian_nll_loss(
 def _bincount(
     input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
-    """Counts into `minlength` bins exactly; larger values are not counted."""
+    """Counts into exactly `minlength` bins, and ignores larger values."""
     if minlength <= 0 and input.device.type == "ipu" and input.numel():
         known = current().recorder.known.value(input.max())
         minlength = 0 if known is None else int(known) + 1
@@ -84,7 +84,7 @@ def _bincount(
 def _tensor_split(
     input: torch.Tensor, indices_or_sections: Any, dim: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """Takes sections that are a tensor on the device, if their values are known."""
+    """Splits by a tensor on the device if its values are known."""
     if isinstance(indices_or_sections, torch.Tensor) and indices_or_sections.device.type == "ipu":
         known = current().recorder.known.value(indices_or_sections)
         if known is None:
@@ -98,7 +98,7 @@ def _tensor_split(
 
 
 def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: int) -> torch.Tensor:
-    """Takes a start that is a tensor; a slice beyond the end goes on at the beginning."""
+    """Accepts a tensor as start. A slice beyond the end continues at the beginning."""
     if not isinstance(start, torch.Tensor):
         return torch.narrow(input, dim, start, length)
     offsets = torch.arange(length, device=input.device)
@@ -108,7 +108,7 @@ def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: in
 def _index_fill(
     input: torch.Tensor, dim: int, index: torch.Tensor, value: float | torch.Tensor
 ) -> torch.Tensor:
-    """Chooses by a mask: the original's gradient of a value that is a tensor looks for repeats."""
+    """Selects by a mask, because the original's gradient of a tensor value checks for repeats."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return torch.index_fill(input, dim, index, value)
     mask = torch.zeros_like(input, dtype=torch.bool).index_fill(dim, index, True)
@@ -118,14 +118,14 @@ def _index_fill(
 def _index_fill_(
     input: torch.Tensor, dim: int, index: torch.Tensor, value: float | torch.Tensor
 ) -> torch.Tensor:
-    """As `_index_fill`, in place."""
+    """Does the same as `_index_fill`, in place."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return input.index_fill_(dim, index, value)
     return input.copy_(_index_fill(input, dim, index, value))
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Takes classes of any integer type; how many there are must not depend on data."""
+    """Accepts classes of any integer type. The number of classes must not depend on data."""
     if num_classes < 0 and tensor.device.type == "ipu" and tensor.numel():
         known = current().recorder.known.value(tensor.max())
         if known is not None:
@@ -141,7 +141,7 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _take_along_dim(
     input: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **out: torch.Tensor
 ) -> torch.Tensor:
-    """Takes indices of any integer type."""
+    """Accepts indices of any integer type."""
     return torch.take_along_dim(input, indices.long(), dim, **out)
 
 
@@ -152,9 +152,10 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Multiplies all rows by the matrix of each group, and keeps each row's own product.
+    """Multiplies all rows by the matrix of each group, and selects the product of each row.
 
-    How many rows a group has depends on data: `offs` says where each ends (experts of a mixture).
+    The number of rows of a group depends on data: `offs` holds the end of each group, for example
+    in a mixture of experts.
     """
     if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None:
         raise compiler_error(
@@ -171,14 +172,14 @@ def _grouped_mm(
 
 
 def _histc(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Counts integers too, as PyTorch does on devices other than the CPU."""
+    """Also counts integers, as PyTorch does on devices other than the CPU."""
     if input.is_floating_point():
         return torch.histc(input, *args, **kwargs)
     return torch.histc(input.float(), *args, **kwargs).to(input.dtype)
 
 
 def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
-    """Says what the compiler says of shifts that do not fit the dims."""
+    """Raises the compiler's error if the shifts do not fit the dims."""
     num_shifts, num_dims = (len(v) if isinstance(v, Sequence) else 1 for v in (shifts, dims))
     if num_dims == 0 and num_shifts != 1:
         raise compiler_error(
@@ -194,7 +195,7 @@ def _roll(input: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
 
 
 def _istft(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """Checks the window with the values that it has now; one made of inputs is not checked."""
+    """Checks the window with its current values, unless it depends on inputs."""
     recording = current()
 
     def has_gap(condition: torch.Tensor) -> bool:
@@ -215,21 +216,21 @@ def _istft(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _polygamma_(input: torch.Tensor, n: int) -> torch.Tensor:
-    """Writes back by a copy: functionalisation does not know the original."""
+    """Copies the result into the input, because functionalisation does not support the original."""
     return input.copy_(torch.polygamma(n, input))
 
 
 def _matrix_rank(*args: Any, out: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-    """Writes `out`, which the original leaves alone while it is traced."""
+    """Writes `out`, which the original does not do in a trace."""
     result = torch.linalg.matrix_rank(*args, **kwargs)
     return result if out is None else out.copy_(result)
 
 
 def _on_host(tensor: torch.Tensor, reader: str) -> torch.Tensor:
-    """Returns a tensor, or its value if it is on the device.
+    """Returns a tensor of the host, or the value of one on the device.
 
     Raises:
-        Error: that value only exists when the model runs.
+        Error: the value only exists when the model runs.
     """
     if tensor.device.type != "ipu":
         return tensor
@@ -240,7 +241,7 @@ def _on_host(tensor: torch.Tensor, reader: str) -> torch.Tensor:
 
 
 def _masked_select(input: torch.Tensor, mask: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    """Indexes by a mask that is known: then the result has a shape."""
+    """Indexes by a mask with known values, so that the result has a static shape."""
     if kwargs or current().recorder.known.value(mask) is None:
         return torch.masked_select(input, mask, **kwargs)
     both = torch.broadcast_shapes(input.shape, mask.shape, (1,))  # type: ignore[no-untyped-call]
@@ -248,27 +249,27 @@ def _masked_select(input: torch.Tensor, mask: torch.Tensor, **kwargs: Any) -> to
 
 
 def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Takes the value of a tensor on the device, if that is known."""
+    """Converts a tensor on the device if its value is known."""
     return _on_host(tensor, "Tensor.numpy").numpy(*args, **kwargs)
 
 
 def _item(tensor: torch.Tensor) -> Any:
-    """Reads a random number as one that is not known."""
+    """Returns the value of a tensor; a random number becomes a symbolic draw."""
     node = current().recorder.find(tensor) if isinstance(tensor, FakeTensor) else None
     is_draw = node is not None and decided_draws.is_uniform(node)
     return host_draws.Draw(0.0, 1.0) if is_draw else tensor.item()
 
 
 def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Makes an array of NumPy of a tensor on the device, if its value is known."""
+    """Converts a tensor on the device to a NumPy array if its value is known."""
     on_host = _on_host(tensor, "numpy.asarray")
     return on_host.__array__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def tolist(tensor: torch.Tensor) -> Any:
-    """Reads all values at once, those of constants that went to the device before the trace, too.
+    """Reads all values at once, also those of constants moved to the device before the trace.
 
-    `FakeTensor` has a method of its own, which reads each element by itself.
+    `FakeTensor` has its own method, which reads the elements one by one.
     """
     if isinstance(tensor, HostBacked):
         return tensor.host.tolist()
@@ -281,9 +282,10 @@ _fake_tolist = FakeTensor.tolist
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Refuses to give a tensor on the device other memory: no operation would show it.
+    """Raises for new memory of a tensor on the device, because no operation would record that.
 
-    `weight.data *= mask` changes the values in place, and then assigns the memory that is there.
+    `weight.data *= mask` is allowed: it changes the values in place, and then assigns the same
+    memory.
     """
     if isinstance(tensor, FakeTensor):
         if isinstance(value, FakeTensor) and _is_same_memory(tensor, value):
@@ -306,14 +308,14 @@ def _is_same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _format(tensor: torch.Tensor, spec: str) -> str:
-    """Refuses to format a number on the device; without a format, its place holder is shown."""
+    """Raises for a number on the device with a format; without one, a placeholder is shown."""
     if tensor.device.type == "ipu" and spec:
         tensor = _on_host(tensor, "Tensor.__format__")
     return format(tensor, spec)
 
 
 def _packed(*args: Any, **kwargs: Any) -> Any:
-    """Refuses packed sequences."""
+    """Raises for packed sequences."""
     raise compiler_error(
         f"Packed sequences are not supported (at {user_source()}): their shape depends on data, "
         "but a compiled graph has static shapes. Pad the sequences to one length, pass the padded "
@@ -322,7 +324,7 @@ def _packed(*args: Any, **kwargs: Any) -> Any:
 
 
 def _assert_tensor_metadata(a: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    """Leaves out the device, which an exported program has from the machine that exported it."""
+    """Checks all but the device, which in an exported program is that of the exporting machine."""
     kwargs.pop("device", None)
     torch.ops.aten._assert_tensor_metadata.default(a, *args, **kwargs)
 

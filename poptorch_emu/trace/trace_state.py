@@ -1,4 +1,4 @@
-"""The state of one trace: stand-ins for what a model computes with, and what was recorded of it."""
+"""The state of one trace: fake tensors for the model's tensors, and the recorded graph."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ from poptorch_emu.trace.trained_tensors import TrainedTensors
 
 
 class TraceState:
-    """What one trace knows, and its steps.
+    """The state of one trace, and its steps.
 
     Attributes:
-        host_tensors: the parameters and buffers on the host, by name.
+        host_tensors: parameters and buffers on the host, by name.
     """
 
     def __init__(self, config: CompileConfig, metadata: Mapping[str, ResultMetadata]) -> None:
@@ -99,7 +99,7 @@ class TraceState:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Everything that must surround a trace."""
+        """Activates all modes and patches that a trace needs."""
         start_autograd()
         with ExitStack() as stack:
             stack.enter_context(in_users_terms())
@@ -108,7 +108,8 @@ class TraceState:
             stack.enter_context(value_guards.reading(self.reads))
             stack.enter_context(patched(FakeTensor, tolist=tolist))
             stack.enter_context(scopes.closing())
-            # In this order: leaving inference mode allows autograd threads of its own again.
+            # These two contexts need this order, because leaving inference mode enables autograd's
+            # threads again.
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
@@ -126,7 +127,7 @@ class TraceState:
             yield
 
     def to_fake(self, tensor: HostTensor) -> torch.Tensor:
-        """Returns the stand-in on the IPU of a parameter or buffer."""
+        """Returns the fake tensor on the IPU for a parameter or buffer."""
         with DisableTorchFunctionSubclass():
             value = tensor.value.detach()
         if any(groups.name == tensor.name for groups in self.config.weight_groups):
@@ -140,7 +141,7 @@ class TraceState:
             source = Source(SourceKind.CONSTANT, tensor.name)
             self.downgraded.add(source)
             self.graph.constants[tensor.name] = narrowed_constant(value.clone())
-        if tensor.is_parameter:  # As `torch.nn.Parameter` has it, without the copy that it makes.
+        if tensor.is_parameter:  # Like `torch.nn.Parameter`, without a copy.
             fake.requires_grad_(tensor.value.requires_grad)
             fake._is_param = True
             if self.config.is_training:
@@ -153,7 +154,7 @@ class TraceState:
         return fake
 
     def input_to_fake(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the stand-in of one micro-batch of an input."""
+        """Returns the fake tensor for one micro-batch of an input."""
         if value.requires_grad:
             logger.warning(
                 "Input tensor has requires_grad=True set. This tensor will be detached because "
@@ -173,7 +174,7 @@ class TraceState:
     def run_forward(
         self, model: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """Runs the user's forward; every operation is recorded."""
+        """Runs the user's forward and records every operation."""
         autocast = Autocast(self.config.cast_rules, model, self.origins.modules)
         try:
             with FunctionMode(autocast), self.fake_mode, self.recorder:
@@ -186,15 +187,16 @@ class TraceState:
     def write_back(
         self, assigned: Mapping[str, torch.Tensor], fakes: Mapping[str, torch.Tensor]
     ) -> None:
-        """Records that buffers take the values that `forward` assigned to their attributes.
+        """Records copies into buffers for the values that `forward` assigned to their attributes.
 
         Args:
-            assigned: the values by the names of the buffers.
-            fakes: stand-ins of parameters and buffers.
+            assigned: assigned values, by the names of the buffers.
+            fakes: fake tensors of parameters and buffers, by name.
         """
         memory = {fake.untyped_storage()._cdata for fake in fakes.values()}
         with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
-            # A value that is another buffer would otherwise change before it is read.
+            # A value that shares memory with a buffer is copied, so that no write changes it before
+            # its read.
             values = {
                 name: value.clone() if value.untyped_storage()._cdata in memory else value
                 for name, value in assigned.items()
@@ -203,7 +205,7 @@ class TraceState:
                 fakes[name].copy_(value)
 
     def value_of(self, stand_in: torch.Tensor) -> torch.Tensor | None:
-        """Returns the value of a stand-in after the trace, `None` if only a run would tell it."""
+        """Returns the value of a fake tensor after the trace; None if it depends on inputs."""
         node = self.recorder.find(stand_in)
         if node is None:
             return None
@@ -215,7 +217,7 @@ class TraceState:
             value = self.host_tensors.get(source_of(source).name)
             if value is None or value.is_meta or source_of(source).name in grouped:
                 return None
-            with disable_current_modes():  # The trace may be in progress.
+            with disable_current_modes():  # A trace may be active.
                 return value.detach()
 
         return known_value(self.graph, node, value_of)
@@ -223,7 +225,7 @@ class TraceState:
     def find_outputs(
         self, outputs: Any
     ) -> tuple[list[tuple[Sink, fx.Node]], dict[int, torch.Tensor]]:
-        """Returns the nodes of the outputs, and those outputs that never were on the device."""
+        """Returns the nodes of the outputs, and the outputs that were never on the device."""
         hidden_tensors.check_outputs(outputs)
         results, host_outputs = [], {}
         for index, value in enumerate(flatten_tensors(outputs)):

@@ -1,8 +1,8 @@
 """Runs a model's `forward` once on fake tensors and records forward, loss and backward.
 
-The result still contains operations that change their arguments; `passes/functional.py` removes
-them. Nothing here knows schedules. When `trace_forward` returns or raises, the module of the user
-has its parameters and buffers again, and what `forward` left outside has values.
+The recorded graph still contains operations that change their arguments; `passes/functional.py`
+removes them. When `trace_forward` returns or raises, the user's module has its parameters and
+buffers again, and tensors that `forward` stored elsewhere have values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from poptorch_emu.trace.value_guards import ValueGuards
 
 _UNSCALED = InitialGradient()
 
-# From a function of each input tensor to the positional and the keyword arguments of a call.
+# Maps a function over the input tensors, and returns positional and keyword arguments of a call.
 ArgumentsOf = Callable[
     [Callable[[torch.Tensor], torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]
 ]
@@ -55,18 +55,19 @@ ArgumentsOf = Callable[
 
 @dataclass
 class Trace:
-    """What one run of `forward` (and, in training, of backward) came down to.
+    """The record of one run of `forward` and, in training, of backward.
 
     Attributes:
         graph: the recorded operations.
-        fake_mode: the mode that the graph's fake tensors belong to.
-        outputs: a copy of what `forward` returned, with tensors of no values as leaves.
-        host_outputs: tensors among the outputs that never were on the device, by position.
-        trainable: names of the parameters that got a gradient, in the model's order.
-        host_functions: what the graph calls on the host, by name.
-        batch_counts: how much a micro-batch adds to buffers of integers, by name.
-        memo: the metadata of the operations' results.
-        guards: for which values of inputs the trace holds.
+        fake_mode: mode of the fake tensors in the graph.
+        outputs: structure that `forward` returned, with tensors without values as leaves.
+        host_outputs: outputs that were never on the device, by position.
+        trainable: names of the parameters that have a gradient, in the model's order.
+        host_functions: functions that the graph calls on the host, by name.
+        batch_counts: number that each micro-batch adds to a buffer of integers, by the buffer's
+            name.
+        memo: metadata of the operations' results.
+        guards: conditions on values of inputs under which the trace is valid.
     """
 
     graph: Graph
@@ -81,19 +82,20 @@ class Trace:
 
 
 class Forward:
-    """A recorded `forward`, whose backward is recorded when it is asked for.
+    """A recorded `forward`. Its backward is recorded on first use.
 
     Attributes:
-        graph: the operations so far.
-        outputs: a copy of what `forward` returned, with tensors of no values as leaves.
-        host_outputs: tensors among the outputs that never were on the device, by position.
-        results: the outputs' nodes.
-        losses: the marked losses with their nodes, in the order they were computed.
-        batch_counts: how much a micro-batch adds to buffers of integers, by name.
-        parameters: the fake parameters that are trained, by name.
-        first_sequence: the number that autograd would have given to its first node.
-        has_saved_tensor_hooks: whether a function of the user changes what autograd keeps.
-        resized: buffers that got values of another shape.
+        graph: operations that are recorded so far.
+        outputs: structure that `forward` returned, with tensors without values as leaves.
+        host_outputs: outputs that were never on the device, by position.
+        results: nodes of the outputs.
+        losses: marked losses with their nodes, in the order of their computation.
+        batch_counts: number that each micro-batch adds to a buffer of integers, by the buffer's
+            name.
+        parameters: fake tensors of the trained parameters, by name.
+        first_sequence: sequence number of autograd at the beginning of the trace.
+        has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
+        resized: buffers to which `forward` assigned a value of another shape.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Forward:
         """The loss that is differentiated.
 
         Raises:
-            Error: there is none, or there are several.
+            Error: the model marks no loss, or several losses without a final one.
         """
         if not self.losses:
             raise loss.missing([node for _, node in self.results], type(self._model).forward)
@@ -141,12 +143,12 @@ class Forward:
 
     @cached_property
     def backward_lines(self) -> tuple[str, ...]:
-        """What decides, beside the operations of forward, on those of backward; a line each.
+        """Lines of text that, with the operations of forward, determine those of backward.
 
-        Where code of the user takes part in backward, that is recorded at the first look.
+        If code of the user runs in backward, backward is recorded on first use.
 
         Raises:
-            Error: as for `loss` and `complete`.
+            Error: `loss` or `complete` raises it.
         """
         if not self._tracer.config.is_training:
             return ()
@@ -158,7 +160,7 @@ class Forward:
         return tuple(lines)
 
     def held_tensors(self) -> list[torch.Tensor]:
-        """Returns the stand-ins that this holds, as often as it does."""
+        """Returns the fake tensors that this object refers to, once for each reference."""
         losses = [value for value, _ in self.losses]
         looked_at = [vars(self)["loss"]] if "loss" in vars(self) else []
         recorded = self._tracer.recorder.tensors
@@ -166,20 +168,20 @@ class Forward:
 
     @property
     def new_metadata(self) -> dict[str, ResultMetadata]:
-        """The metadata of all results, for the next trace; none, if all of it was given."""
+        """Metadata of all results for the next trace; empty if the memo has learned nothing new."""
         memo = self._tracer.memo
         return memo.metadata if memo.has_learned else {}
 
     @cached_property
     def complete(self) -> Trace:
-        """The trace, with backward in training; recorded at the first look.
+        """The trace, with backward in training. Backward is recorded on first use.
 
         Raises:
-            Error: there is no loss, or backward cannot be captured.
+            Error: the model has no loss, or backward cannot be captured.
         """
         tracer, gradients = self._tracer, []
         if tracer.config.is_training:
-            # Functions of the user that run in backward find the module as `forward` did.
+            # The user's functions that run in backward see the module as `forward` saw it.
             with tracer.active(), on_ipu(self._model, lambda tensor: self._fakes[tensor.name]):
                 gradients = tracer.run_backward(self.loss, self.parameters, self._initial_gradient)
         self.graph.set_results([*self.results, *gradients])
@@ -197,7 +199,7 @@ class Forward:
 
     @property
     def guards(self) -> ValueGuards:
-        """For which values of inputs the trace holds."""
+        """Conditions on values of inputs under which the trace is valid."""
         is_guarded = self._tracer.config.max_guarded_programs > 0
         return self.complete.guards if is_guarded else ValueGuards()
 
@@ -214,11 +216,12 @@ def trace_forward(
 
     Args:
         model: the user's module.
-        arguments: makes positional and keyword arguments from a function of each input tensor.
-        config: what is compiled.
-        initial_gradient: with what back-propagation starts, in training.
-        hooks: called before forward and at the end of the trace, even after an error.
-        metadata: of the operations' results, as far as it is known from another trace.
+        arguments: maps a function over the input tensors, and returns the arguments of the call.
+        config: configuration of the compilation.
+        initial_gradient: gradient of the loss, with which back-propagation starts in training.
+        hooks: functions that are called before forward and at the end of the trace, even after an
+            error.
+        metadata: metadata of results from another trace, as far as they are known.
 
     Raises:
         Error: the model cannot be captured; the text says why, where, and what to do.
@@ -249,15 +252,15 @@ def _trace(
     hooks: tuple[Callable[[], None], Callable[[], None]],
     metadata: Mapping[str, ResultMetadata] | None,
 ) -> Forward:
-    """Records one call, with the buffers as they are."""
+    """Records one call with the current buffers."""
     session = TraceState(config, metadata or {})
     if config.is_training:
         warn_of_shared_memory(model)
     left, ours = LeftTensors(model), list[torch.Tensor]()
     try:
         forward = _record(session, model, arguments, initial_gradient, hooks)
-        assert forward.backward_lines is not None  # Now code of the user has run in backward, too.
-        assert forward.guards is not None  # Backward may have read values, too.
+        assert forward.backward_lines is not None  # Runs the user's code in backward.
+        assert forward.guards is not None  # Backward may have read values.
         ours = forward.held_tensors()
         return forward
     finally:
@@ -271,7 +274,7 @@ def _record(
     initial_gradient: InitialGradient,
     hooks: tuple[Callable[[], None], Callable[[], None]],
 ) -> Forward:
-    """Records `forward`."""
+    """Records `forward`, and what it assigns to buffers."""
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
         with (
@@ -289,19 +292,19 @@ def _record(
             session.write_back(kept, fakes)
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
-        if session.config.is_training:  # Else a block of the loss may be missing on purpose.
+        if session.config.is_training:  # Inference may leave blocks of the loss out.
             session.stages.warn_of_unused()
         return Forward(session, outputs, fakes, initial_gradient, model, resized)
 
 
 def _without_values(value: torch.Tensor) -> torch.Tensor:
-    """Returns what a stand-in looks like; what the host has is itself."""
+    """Returns a meta tensor like a fake tensor, or a tensor of the host itself."""
     if not isinstance(value, FakeTensor):
         return value
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
 def _on_host(value: Any) -> Any:
-    """Returns the device of results in place of that of their stand-ins."""
+    """Returns the CPU in place of the IPU, because results arrive on the CPU."""
     is_ipu = isinstance(value, torch.device) and value.type == "ipu"
     return torch.device("cpu") if is_ipu else value

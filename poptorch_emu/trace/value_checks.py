@@ -1,7 +1,7 @@
-"""Checks of values that decide nothing: `assert`, `torch._check_tensor_all`, `if bad: raise`.
+"""Checks of values that decide nothing else: `assert`, `torch._check_tensor_all`, `if bad: raise`.
 
-A check passes or ends the program, so that it is no reason to refuse a model. The compiled model
-leaves it out, as it has no values while it is captured; each line is named in one warning.
+Such a check passes or ends the program, so it is no reason to reject a model. The compiled model
+omits the check, because a trace has no values. Each line is named in one warning.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from poptorch_emu.trace.refusal import READS_A_VALUE
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
-# Functions of PyTorch that raise where a value is false.
+# Functions of PyTorch that raise if a value is false.
 _CHECKS = frozenset({torch._assert.__code__, torch._check_tensor_all_with.__code__})
-# Operators that do so when the model runs; the engine leaves them out.
+# Operators that check values when the model runs. The engine omits them.
 _ASSERTIONS = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg})
-# Code between a read of a value and the code that decides by it.
+# Paths of code between the read of a value and the code that tests the value.
 _BETWEEN = ("torch/_tensor.py", "torch/overrides.py", "torch/utils/", "torch/_subclasses/")
 _PACKAGE = __file__.rpartition("trace")[0]
 _JUMPS = frozenset({"TO_BOOL", "NOT_TAKEN", "CACHE", "PRECALL", "EXTENDED_ARG", "NOP"})
@@ -32,13 +32,13 @@ _MOVES_ON = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "RERAISE", "FOR
 
 
 def outcome_of_check(reader: Any) -> bool | None:
-    """Returns the value with which the check that is running passes; `None` if none is running.
+    """Returns the value with which the running check passes; None if no check is running.
 
     Args:
-        reader: operator that reads a value, or makes a tensor whose shape depends on one.
+        reader: operator that reads a value, or whose result has a shape that depends on a value.
 
     Raises:
-        Error: strict mode asks for errors.
+        Error: strict mode is on.
     """
     if reader not in READS_A_VALUE:
         return None
@@ -54,7 +54,7 @@ def outcome_of_check(reader: Any) -> bool | None:
 
 
 def warn_of_assertion(func: Any) -> None:
-    """Says that an operator is left out, if it checks values when the model runs.
+    """Warns that an operator is omitted if it checks values when the model runs.
 
     Raises:
         Error: strict mode asks for errors.
@@ -64,7 +64,7 @@ def warn_of_assertion(func: Any) -> None:
 
 
 def _tolerate() -> None:
-    """Says that the check that is running is left out."""
+    """Warns that the running check is omitted; raises in strict mode."""
     refused = compiler_error(
         f"The check at {user_source()} (assert, torch._check, if ...: raise) reads a value that "
         f"only exists when the model runs; {Topic.PYTHON_CONTROL_FLOW}"
@@ -78,11 +78,11 @@ def _is_between(file: str) -> bool:
 
 @cache
 def _passing_value(code: CodeType, offset: int) -> bool | None:
-    """Returns the truth of the value that an instruction tests for which nothing is raised.
+    """Returns the truth value with which a test raises nothing; None if there is no such test.
 
     Args:
-        code: of the function that tests it.
-        offset: of the instruction: a conditional jump, or a call whose result is tested.
+        code: code of the function that contains the test.
+        offset: offset of a conditional jump, or of a call whose result is tested.
     """
     steps = list(dis.get_instructions(code))
     place_of = {step.offset: index for index, step in enumerate(steps)}
@@ -106,12 +106,12 @@ def _passing_value(code: CodeType, offset: int) -> bool | None:
 
 
 def _is_part(step: dis.Instruction) -> bool:
-    """Returns whether an instruction belongs to the jump behind it."""
+    """Returns whether an instruction belongs to the jump after it."""
     return step.opname in _JUMPS
 
 
 def _is_caught(code: CodeType, offset: int) -> bool:
-    """Returns whether a function may catch what is raised at an instruction, and go on."""
+    """Returns whether a function may catch the exception of an instruction and continue."""
     entries = getattr(dis.Bytecode(code), "exception_entries", None)
     if entries is None:  # Python 3.10.
         return any(step.opname.startswith("SETUP_") for step in dis.get_instructions(code))
@@ -119,9 +119,9 @@ def _is_caught(code: CodeType, offset: int) -> bool:
 
 
 def _only_raises(steps: list[dis.Instruction], start: int, is_caught: bool) -> bool:
-    """Returns whether all code from `start` on makes an exception, raises it, and no more.
+    """Returns whether all code from `start` on only makes an exception and raises it.
 
-    Only failed assertions are taken for errors where the function may catch them.
+    If the function may catch exceptions, only an AssertionError counts as an error.
     """
     place_of = {step.offset: index for index, step in enumerate(steps)}
     pending, seen = [start], set[int]()
@@ -144,8 +144,8 @@ def _only_raises(steps: list[dis.Instruction], start: int, is_caught: bool) -> b
 
 
 def _goes_on(step: dis.Instruction) -> bool:
-    """Returns whether an instruction leaves something behind, or ends without an exception."""
-    # Variables of asserts that pytest has rewritten.
+    """Returns whether an instruction has a lasting effect, or ends without an exception."""
+    # pytest rewrites asserts and stores their operands in variables with this prefix.
     is_of_pytest = str(step.argval).startswith("@py_")
     return step.opname.startswith(_MOVES_ON) and not is_of_pytest
 
