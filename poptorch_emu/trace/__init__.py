@@ -1,1 +1,1 @@
-"""From a `torch.nn.Module` to a graph."""
+"""Records a `torch.nn.Module` as a graph."""

@@ -1,8 +1,8 @@
-"""Gradients that code of the user adds to `.grad` of parameters, in forward or in backward.
+"""Gradients that the user's code adds to `.grad` of parameters, in forward or backward.
 
-Reversible layers do so, and checkpoints by hand: they differentiate while they are differentiated.
-PyTorch adds to the same `.grad` what it finds itself, as soon as that is complete. A trace keeps
-its own part apart, and adds it where the user looks, or at the end.
+For example, reversible layers and manual checkpoints call autograd during backward. PyTorch adds
+its own gradient to the same `.grad` as soon as that is complete. A trace keeps its own gradient
+separately, and adds it when the user reads `.grad`, or at the end.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _READ, _REPLACED = _GRAD.__get__, (_GRAD.__set__, _GRAD.__delete__)
 
 
 class AddedGradients(TorchFunctionMode):
-    """Active while one value is differentiated for parameters, the leaves."""
+    """Mode that is active while one value is differentiated for parameters, the leaves."""
 
     def __init__(self, value: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
-        """Follows when the gradient of each leaf is complete.
+        """Registers hooks that report when the gradient of each leaf is complete.
 
         Args:
-            value: what is differentiated.
-            leaves: stand-ins of trained parameters.
+            value: tensor that is differentiated.
+            leaves: fake tensors of trained parameters.
         """
         super().__init__()
         self._task = -1
@@ -45,7 +45,7 @@ class AddedGradients(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs `func`; a `.grad` that it reads or replaces has all that PyTorch's would have."""
+        """Runs `func`. If it reads or replaces `.grad`, PyTorch's part is added first."""
         is_read = func == _READ
         if (is_read or func in _REPLACED) and id(args[0]) in self._complete:
             part = self._complete.pop(id(args[0]))
@@ -56,11 +56,11 @@ class AddedGradients(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def total(self, leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Returns what `.grad` of a leaf would be in the end, given PyTorch's own part."""
+        """Returns the final `.grad` of a leaf, given PyTorch's own part."""
         return _sum(leaf.grad, None if id(leaf) in self._is_in_grad else gradient)
 
     def _note_task(self, _: torch.Tensor) -> None:
-        """Remembers which differentiation it is; it begins with the value."""
+        """Stores the id of the differentiation, which begins with the value."""
         self._task = current_graph_task_id()
 
     def _note(self, leaf: int, gradient: torch.Tensor) -> None:
@@ -69,7 +69,7 @@ class AddedGradients(TorchFunctionMode):
 
 
 def scale(leaves: Sequence[torch.Tensor], factors: Sequence[float | torch.Tensor]) -> None:
-    """Multiplies what `forward` left in `.grad` by the factors of the loss."""
+    """Multiplies the `.grad` that `forward` left by the factors of the loss."""
     with torch.no_grad():
         for leaf in leaves:
             for factor in factors:

@@ -1,4 +1,4 @@
-"""Which device an operation runs on, by its arguments: the CPU, or the IPU of a trace."""
+"""Finds the device of an operation from its arguments: the CPU, or the IPU of a trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poptorch_emu.torch_versions import FakeTensor
 
 
 def is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether an operation concerns the CPU alone: it runs while the model is traced."""
+    """Returns whether an operation runs on the CPU during the trace."""
     device = kwargs.get("device")
     if device is not None and torch.device(device).type == "ipu":
         return False
@@ -19,7 +19,7 @@ def is_host_only(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _concerns_device(value: Any) -> bool:
-    """Returns whether a tensor or device among the arguments is not the CPU's."""
+    """Returns whether a tensor or device among the arguments is not the CPU."""
     if isinstance(value, FakeTensor):
         return True
     if isinstance(value, (tuple, list)):
@@ -37,12 +37,12 @@ def is_on_ipu(values: Any) -> bool:
 
 
 def is_fake_on_host(values: Any) -> bool:
-    """Returns whether a tensor among the values has no value yet and is on the CPU."""
+    """Returns whether a fake tensor among the values is on the CPU."""
     if isinstance(values, (tuple, list)):
         return any(map(is_fake_on_host, values))
     return isinstance(values, FakeTensor) and values.fake_device.type == "cpu"
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device:
-    """Returns the device, of a fake without the dispatch that `tensor.device` would be."""
+    """Returns the device of a tensor; for a fake one without a slow dispatch."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device

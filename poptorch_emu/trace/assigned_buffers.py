@@ -1,8 +1,8 @@
-"""Buffers that `forward` assigns (`self.mem = ...`): the assigned value is kept after the call.
+"""Buffers that `forward` assigns (`self.mem = ...`), whose value is kept after the call.
 
-A buffer may get its final shape by the first call, as the states of snnTorch's neurons do: they
-begin without elements. Then the model is captured again with buffers of that shape, and both
-captures have to compute the same.
+A buffer may get its final shape in the first call; for example, snnTorch's neurons begin with empty
+states. The model is then captured again with buffers of that shape, and both captures must compute
+the same.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from poptorch_emu.troubleshooting import Topic
 
 @dataclass(frozen=True)
 class Resized:
-    """A buffer to which `forward` assigned a value of another shape.
+    """A buffer whose assigned value has another shape.
 
     Attributes:
-        value: the first value of that shape, or zeros.
-        is_known: whether that is the first value.
+        value: first assigned value of that shape, or zeros.
+        is_known: whether `value` is the first assigned value.
     """
 
     value: torch.Tensor
@@ -44,12 +44,12 @@ def resized(
     fakes: Mapping[str, torch.Tensor],
     first_assigned: Callable[[str, torch.Size], torch.Tensor | None],
 ) -> dict[str, Resized]:
-    """Returns the buffers to which values of another shape were assigned.
+    """Returns the buffers whose assigned values have another shape.
 
     Args:
-        assigned: the last values, by the names of the buffers.
-        fakes: stand-ins of the buffers.
-        first_assigned: returns the first value of some shape that a buffer got, if it is known.
+        assigned: last assigned values, by the names of the buffers.
+        fakes: fake tensors of the buffers, by name.
+        first_assigned: returns the first value of a shape that was assigned to a buffer, if known.
     """
     found = {}
     for name, value in assigned.items():
@@ -61,10 +61,10 @@ def resized(
 
 
 def warn_of_assigned(model: torch.nn.Module, names: Iterable[str]) -> None:
-    """Says that the assigned values of buffers are kept, which PopTorch does for batch norms only.
+    """Warns that assigned values are kept, which PopTorch does for batch norms only.
 
     Raises:
-        Error: strict mode asks for errors.
+        Error: strict mode is on.
     """
     for name in names:
         owner = model.get_submodule(name.rpartition(".")[0])
@@ -76,10 +76,10 @@ def warn_of_assigned(model: torch.nn.Module, names: Iterable[str]) -> None:
 
 
 def check_unread(graph: Graph, names: Iterable[str]) -> None:
-    """Checks that nothing depends on the values that buffers had before a call.
+    """Checks that no result depends on the values that buffers had before a call.
 
     Raises:
-        Error: something does.
+        Error: an operation reads one of these values.
     """
     read = {source_of(node).name for node in graph.sources if not _is_unread(node)}
     for name in names:
@@ -90,16 +90,16 @@ def check_unread(graph: Graph, names: Iterable[str]) -> None:
 def check_equal(
     first: Graph, second: Graph, resized: Mapping[str, Resized], again: Collection[str]
 ) -> None:
-    """Checks that two captures compute the same: with the old buffers and with those of new shapes.
+    """Checks that two captures compute the same, with the old and with the new buffers.
 
     Args:
         first: the capture with the old buffers.
         second: the capture with the new ones.
-        resized: the buffers whose shapes changed in the first capture.
-        again: those whose shapes changed in the second one.
+        resized: buffers whose shapes changed in the first capture.
+        again: buffers whose shapes changed in the second capture.
 
     Raises:
-        Error: they may differ.
+        Error: the captures may compute different results.
     """
     check_unread(second, [name for name, each in resized.items() if not each.is_known])
     if again or list(_computed(first, resized)) != list(_computed(second, resized)):
@@ -117,7 +117,7 @@ def _overwrites(user: fx.Node, node: fx.Node) -> bool:
 
 
 def _computed(graph: Graph, resized: Collection[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields the operations that depend on more than constants and the buffers in question."""
+    """Yields the operations that depend on more than constants and these buffers."""
     ids: dict[fx.Node, int] = {}
     for node in graph.fx.nodes:
         if node.op == "placeholder":
@@ -139,7 +139,7 @@ def _computed(graph: Graph, resized: Collection[str]) -> Iterator[tuple[Any, ...
 
 
 def _form(ids: Mapping[fx.Node, int], value: Any) -> Any:
-    """Returns an argument in a form that two captures have in common."""
+    """Returns an argument in a form that is equal in both captures."""
     if not isinstance(value, fx.Node):
         return value
     result = value.meta["val"]
@@ -148,7 +148,7 @@ def _form(ids: Mapping[fx.Node, int], value: Any) -> Any:
 
 
 def _writes(node: fx.Node, names: Iterable[str]) -> bool:
-    """Returns whether an operation keeps the value of one of these buffers."""
+    """Returns whether an operation writes one of these buffers."""
     if not is_mutating(node):
         return False
     written = [each for each in written_memory(node) if each.op == "placeholder"]

@@ -1,8 +1,7 @@
-"""Autocast regions of `forward`, in which operations choose their data types.
+"""Autocast regions of `forward`, where operations choose their data types.
 
-The public names of autocast are in `options/old_autocast.py`, because they belong to older
-releases. Casts are recorded above autograd like any operation, so a gradient has the type of the
-uncast tensor.
+The public names are in `options/old_autocast.py`, because they belong to older releases. Casts are
+recorded above autograd, so a gradient has the type of the uncast tensor.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ _DTYPE_OF_RULE = {CastRule.FP16: torch.float16, CastRule.FP32: torch.float32}
 _NEVER_CAST = frozenset(
     {"__get__", "__set__", "__setitem__", "__getitem__", "to", "half", "float", "type", "detach"}
 )
-# Functions that cast only their input, because they write the following arguments or convert them
-# to the type of the input.
+# Functions that cast only their input: they write the next arguments, or convert them themselves.
 _CAST_FIRST_ONLY = frozenset({"batch_norm", "instance_norm"})
 _OPERATORS = {"truediv": "div", "rtruediv": "div", "rdiv": "div", "rpow": "pow"}
 _OPERATORS |= {"radd": "add", "rsub": "sub", "rmul": "mul", "rmatmul": "matmul"}

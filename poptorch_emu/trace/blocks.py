@@ -35,11 +35,7 @@ _one_at_a_time = threading.RLock()
 
 @contextmanager
 def tracing(resolve: Resolver) -> Iterator[None]:
-    """Activates the annotations of blocks while a model is traced.
-
-    Args:
-        resolve: returns the place of a block from its id and its IPU.
-    """
+    """Activates the annotations of blocks; `resolve` maps a block's id and IPU to its place."""
     global _active
     with _one_at_a_time:
         check_not_tracing()

@@ -83,7 +83,7 @@ def _around_call(*_: Any, **__: Any) -> Iterator[None]:
 
 
 class _Reentrant:
-    """Replaces PyTorch's autograd function for checkpoints, which calls autograd in its backward."""
+    """Replaces PyTorch's autograd function for checkpoints, whose backward calls autograd."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:

@@ -196,8 +196,7 @@ def _differentiated(
     Args:
         body: function of the states, which also reads the outside tensors `wanted`.
         states: fake tensors for the arguments of the body.
-        wanted: tensors from outside. A leaf replaces each of them, so that the derivative ends
-            there.
+        wanted: tensors from outside, replaced by leaves so that the derivative ends there.
         gradients: gradient of each floating-point result.
     """
     values = [s.detach().requires_grad_() if s.is_floating_point() else s for s in states]

@@ -1,7 +1,7 @@
-"""Comparisons of random numbers with bounds that they cannot cross: `torch.rand([]) < 0.0`.
+"""Comparisons of random numbers with bounds that no draw can cross: `torch.rand([]) < 0.0`.
 
-A layer drop with probability 0 is such a comparison. A comparison that may end either way is never
-decided by a first draw: every later call would repeat that draw, and train another model.
+For example, a layer drop with probability 0 makes such a comparison. No first draw decides other
+comparisons, because every later call would repeat that draw and train another model.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
 
 aten = ops.aten
 
-# Numbers from 0 (possible) to 1 (not possible).
+# Operators that draw numbers in [0, 1).
 _UNIFORM = frozenset(
     {aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator}
 )
-# Operators that give a number another form. A cast may round it up to 1.
+# Operators that keep a number but change its shape. A cast may change it, by rounding up to 1.
 _SAME_NUMBER = frozenset(
     {
         aten.alias.default,
@@ -37,7 +37,7 @@ _SAME_NUMBER = frozenset(
 
 
 def decided(node: fx.Node) -> bool | None:
-    """Returns the truth of a comparison for every draw; `None` if it depends on the draw."""
+    """Returns the result of a comparison that is the same for every draw, otherwise None."""
     target, args = node.target, node.args
     if len(args) != 2 or not isinstance(args[1], (int, float)) or not is_uniform(args[0]):
         return None
@@ -53,7 +53,7 @@ def decided(node: fx.Node) -> bool | None:
 
 
 def is_uniform(value: Any) -> bool:
-    """Returns whether a value is made of draws that nothing has changed in place."""
+    """Returns whether a value consists of uniform draws that nothing has changed in place."""
     while isinstance(value, fx.Node) and value.target in _SAME_NUMBER:
         value = value.args[0]
     if not isinstance(value, fx.Node) or value.target not in _UNIFORM:

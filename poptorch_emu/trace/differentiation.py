@@ -1,4 +1,4 @@
-"""Running backward within a trace."""
+"""Runs backward within a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.torch_versions import OpOverload, engine_run_backward
 from poptorch_emu.troubleshooting import Topic
 
-# What autograd says of a value that it kept: its shape, and the function that made it.
+# Autograd's message about a saved value that was changed, with the value's shape and function.
 _CHANGED = re.compile(
     r"modified by an inplace operation: \[\w+ \[(?P<shape>[\d, ]*)\]\]"
     r"(?:, which is output \d+ of (?P<function>\w+))?"
@@ -26,19 +26,18 @@ def differentiate(
     leaves: Sequence[torch.Tensor],
     graph: Graph,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Returns the gradient of `value` for each leaf, `None` where it does not depend on it.
+    """Returns the gradient of `value` for each leaf; None if `value` does not depend on the leaf.
 
-    This is what `torch.autograd.grad` comes down to; that one would leave the recorder's mode.
+    This is the core of `torch.autograd.grad`, which itself would leave the recorder's mode.
 
     Args:
-        value: what is differentiated.
-        first_gradient: where back-propagation starts, of the shape of `value`.
-        leaves: that require a gradient.
-        graph: the operations of `forward`, whose lines an error names.
+        value: tensor that is differentiated.
+        first_gradient: initial gradient, with the shape of `value`.
+        leaves: tensors that require a gradient.
+        graph: recorded operations of `forward`, whose lines an error names.
 
     Raises:
-        Error: `forward` has gone back through the graph already, or has changed a value that
-            backward needs.
+        Error: `forward` has already called backward, or has changed a value that backward needs.
     """
     keeps_graph = records_graph = False
     try:
@@ -66,7 +65,7 @@ def differentiate(
 
 
 def _changed_in_place(found: re.Match[str], graph: Graph) -> Error:
-    """Returns the error for a value that autograd kept, and that `forward` changed later."""
+    """Returns the error for a saved value that `forward` changed later."""
     shape = [int(size) for size in re.findall(r"\d+", found["shape"])]
     changes = [
         node
@@ -74,7 +73,7 @@ def _changed_in_place(found: re.Match[str], graph: Graph) -> Error:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable
     ]
     whole = [node for node in changes if list(_changed(node).shape) == shape]
-    # Otherwise a part of the value was changed, by a view of it.
+    # If no changed value has this shape, a view changed a part of the saved value.
     lines = {record_of(node).source: None for node in whole or changes if record_of(node).source}
     places = " or ".join([*lines][:3]) or "an unknown line"
     maker = f" that {found['function']} computed" if found["function"] else ""

@@ -1,7 +1,7 @@
-"""Indices that are tensors of one number: `x[t]`, and slices of a fixed size, `x[t : t + 4]`.
+"""Indices that are tensors with one number: `x[t]`, and slices of fixed size, `x[t : t + 4]`.
 
-The size is what remains of stop - start: both bounds are written as sums of tensors of the graph
-times numbers, plus a number (`_Sum`), and the tensors must cancel out.
+The size of a slice is stop - start. Both bounds are written as sums of multiples of the graph's
+tensors, plus a number (`_Sum`). In the difference the tensors must cancel out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
 
-# What gives the number it is given another type or shape.
+# Operators that keep a number but change its type or shape.
 _SAME_NUMBER = {
     aten._to_copy.default,
     aten.alias.default,
@@ -36,13 +36,13 @@ _SAME_NUMBER = {
 
 
 def check_step(step: int) -> None:
-    """Raises unless a slice can take every `step`-th position."""
+    """Raises if a slice cannot have the step `step`."""
     if step < 1:
         raise compiler_error(f"Slicing step must be at least 1, not {step}.")
 
 
 def check_extent(size: int, length: int) -> None:
-    """Raises unless an axis of `length` has `size` positions."""
+    """Raises if a slice of `size` positions does not fit an axis of `length`."""
     if size == 0:
         raise compiler_error("The start and end of a slice must be different.")
     if size < 0:
@@ -54,7 +54,7 @@ def check_extent(size: int, length: int) -> None:
 
 
 def check_size(size: int, length: int) -> None:
-    """Raises unless a slice of `size` positions fits an axis of `length` several times."""
+    """Raises if `size` does not divide `length` into slices."""
     check_extent(min(size, length), length)
     if length % size != 0:
         raise compiler_error(
@@ -63,23 +63,23 @@ def check_size(size: int, length: int) -> None:
 
 
 def positions(start: torch.Tensor, size: int, step: int, length: int) -> torch.Tensor:
-    """Returns every `step`-th of `size` positions from `start` on; after the last comes the first.
+    """Returns every `step`-th of `size` positions from `start` on, modulo `length`.
 
     Args:
         start: integer tensor of one element.
-        size: extent of the slice before steps are taken.
-        step: distance of the positions taken.
-        length: of the axis.
+        size: number of positions before steps are applied.
+        step: distance between selected positions.
+        length: length of the axis.
     """
     offsets = torch.arange(0, size, step, device=start.device)
     return (start.reshape(()).to(torch.int64) + offsets) % length
 
 
 def take(tensor: torch.Tensor, index: Any) -> Any:
-    """Returns `tensor[index]`; numbers and bounds of slices may be tensors on the device (exact).
+    """Returns `tensor[index]`; indices and slice bounds may be tensors on the device (exact).
 
     Raises:
-        Error: the size of a slice depends on data, or it does not fit its axis.
+        Error: the size of a slice depends on data, or does not fit its axis.
     """
     if masked_rows.is_unknown_mask(index):
         return masked_rows.MaskedRows.of(tensor, index)
@@ -93,16 +93,16 @@ def take(tensor: torch.Tensor, index: Any) -> Any:
             items[number] = _all_of(item)
     state = regions.current()
     part = state.recorder.find(tensor)
-    if part is not None:  # What torch.vmap maps over is not recorded as such.
+    if part is not None:  # torch.vmap hides its tensors.
         state.copied_parts[part] = user_source()
     return tensor[tuple(items)]
 
 
 def put(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    """Does `tensor[index] = value` for every `index` that `take` knows (exact).
+    """Runs `tensor[index] = value` for every index that `take` supports (exact).
 
     Raises:
-        Error: the size of a slice depends on data, or it does not fit its axis.
+        Error: the size of a slice depends on data, or does not fit its axis.
     """
     if isinstance(value, masked_rows.MaskedRows):
         value.put(tensor, index)
@@ -121,9 +121,9 @@ def put(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 
 def check_parts() -> None:
-    """Raises if a part that `take` returned was changed in place: the tensor itself was not.
+    """Raises if a part from `take` was changed in place, because the part is a copy.
 
-    `x[t : t + 4] += 1` is allowed, since Python assigns the part to the tensor again.
+    `x[t : t + 4] += 1` is allowed, because Python assigns the part to the tensor again.
     """
     state = regions.current()
     for graph in (state.recorder.graph, *state.recorder.graph.regions.values()):
@@ -135,7 +135,7 @@ def check_parts() -> None:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A number: tensors of the graph, each so many times, and a constant."""
+    """A sum of tensors of the graph with integer factors, and of a constant."""
 
     constant: int = 0
     terms: Counter[fx.Node] = field(default_factory=Counter)
@@ -155,9 +155,9 @@ def _items(index: Any) -> list[Any]:
 
 
 def _is_dynamic(item: Any) -> bool:
-    """Returns whether an item is a number, or a slice from one, that only a run of the model has.
+    """Returns whether an index or a slice's bound is a number that only a run of the model knows.
 
-    A tensor with axes is no number: PyTorch gathers with it, or takes it for a mask.
+    A tensor with axes does not count, because PyTorch gathers with it or uses it as a mask.
     """
     if isinstance(item, slice):
         return any(_is_number(bound) for bound in (item.start, item.stop))
@@ -176,12 +176,12 @@ def _is_number(bound: Any) -> bool:
 
 
 def _all_of(item: slice | torch.Tensor) -> slice | int:
-    """Returns the index of what `item` means in what was taken with it."""
+    """Returns the index that selects all of a part that `item` has already selected."""
     return slice(None) if isinstance(item, slice) else 0
 
 
 def _place(tensor: torch.Tensor, items: list[Any], number: int) -> tuple[int, torch.Tensor]:
-    """Returns the axis that item `number` of an index is for, and the positions it stands for."""
+    """Returns the axis and the positions that item `number` of an index selects."""
     item = items[number]
     dim = _axis_of(items, number, tensor)
     if isinstance(item, slice):
@@ -206,10 +206,10 @@ def _positions_of(item: slice, length: int) -> torch.Tensor:
 
 
 def _read_positions(item: slice, length: int) -> torch.Tensor:
-    """Returns the positions of a slice whose bounds are read while the model is traced.
+    """Returns the positions of a slice whose bounds are known values.
 
     Raises:
-        Error: a bound cannot be read.
+        Error: the value of a bound is unknown.
     """
     start, stop = _read_bound(item.start), _read_bound(item.stop)
     first, last, step = slice(start, stop, item.step).indices(length)
@@ -226,7 +226,7 @@ def _read_bound(bound: torch.Tensor | int | None) -> int | None:
 
 
 def _note_put_back(value: Any) -> None:
-    """Notes that a part which was taken is assigned to the tensor again, so it may have changed."""
+    """Allows changes of a part, because it is assigned to the tensor again."""
     state = regions.current()
     if isinstance(value, torch.Tensor):
         for node in memory_sharers(state.recorder.find(value)):
@@ -252,7 +252,7 @@ def _size_depends_on_data() -> Error:
 
 
 def _are_of_several_times(start: torch.Tensor, stop: torch.Tensor | int) -> bool:
-    """Returns whether what makes the bounds was changed in place after one of its uses."""
+    """Returns whether a tensor behind the bounds was changed in place between its uses."""
     recorder = regions.current().recorder
     bounds = [bound for bound in (start, stop) if isinstance(bound, torch.Tensor)]
     needed = set[fx.Node]().union(*(ancestors(recorder.node_of(bound)) for bound in bounds))
@@ -266,7 +266,7 @@ def _are_of_several_times(start: torch.Tensor, stop: torch.Tensor | int) -> bool
 
 
 def _axis_of(items: list[Any], number: int, tensor: torch.Tensor) -> int:
-    """Returns the axis that item `number` of an index is for."""
+    """Returns the axis of item `number` of an index."""
     before = items[:number]
     if any(item is Ellipsis for item in before):
         return tensor.dim() - sum(map(_num_axes, items[number:]))
@@ -274,7 +274,7 @@ def _axis_of(items: list[Any], number: int, tensor: torch.Tensor) -> int:
 
 
 def _num_axes(item: Any) -> int:
-    """Returns how many axes an item of an index takes."""
+    """Returns the number of axes that an item of an index uses."""
     if item is None or isinstance(item, bool):
         return 0
     if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8):

@@ -1,7 +1,7 @@
-"""Says in the user's terms what PyTorch says of the tensors of a trace.
+"""Rewrites errors of PyTorch about the tensors of a trace in the user's terms.
 
-While a model is captured, its tensors have types and shapes, and neither values nor memory. Where
-PyTorch fails on them, it speaks of their class or of how it dispatches, which a user cannot know.
+In a trace, tensors have types and shapes, but no values and no memory. If PyTorch fails on them,
+its message names internal classes or dispatch, which a user does not know.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _OTHER_DEVICE = re.compile(
 
 @contextmanager
 def in_users_terms() -> Iterator[None]:
-    """Puts a sentence of ours before what PyTorch says, in a traceback that ends with the user.
+    """Adds a sentence to PyTorch's errors, and ends their traceback at the user's code.
 
     Raises:
         Error: an operation of PyTorch failed because tensors have no values yet, or are on the IPU.
-        TypeError, AttributeError: as PyTorch raises them for any tensor.
+        TypeError, AttributeError: PyTorch raises them for any tensor.
     """
     try:
         yield
@@ -64,12 +64,12 @@ def _told(failure: Exception, trace: TracebackType | None) -> Exception:
 
 
 def _shortened(text: str) -> str:
-    """Returns the first sentence; those after it give advice about PyTorch's own parts."""
+    """Returns the first sentence; later ones give advice about PyTorch's internals."""
     return text.strip().splitlines()[0].split(". ")[0].rstrip(".") if text.strip() else ""
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback up to the last frame of the user's; all of it if there is none."""
+    """Returns a traceback up to the user's last frame; all of it if there is none."""
     frames = links_of(trace)
     while frames and not is_users_file(frames[-1].tb_frame.f_code.co_filename):
         frames.pop()
@@ -80,7 +80,7 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_raised_by_user(trace: TracebackType | None) -> bool:
-    """Returns whether the innermost instruction is a `raise` or `assert` of the user's."""
+    """Returns whether the innermost instruction is a `raise` or `assert` in the user's code."""
     last = links_of(trace)[-1]
     code = last.tb_frame.f_code
     return is_users_file(code.co_filename) and code.co_code[last.tb_lasti] == _RAISE

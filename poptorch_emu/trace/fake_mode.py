@@ -11,9 +11,8 @@ from poptorch_emu.torch_versions import FakeTensorMode, TorchDispatchMode, Torch
 class FakeMode(FakeTensorMode):
     """A `FakeTensorMode` that initialises itself fully when PyTorch must compute a fake result.
 
-    The constructor of PyTorch's mode loads PyTorch's compiler, which costs 75 MiB and a second.
-    Most traces do not need that, because the memo of a trace has the results of the most common
-    operations.
+    PyTorch's constructor loads its compiler, which costs 75 MiB and a second. Most traces do not
+    need that, because the memo of a trace has the results of the most common operations.
     """
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Finds tensors in arguments and results that no call would replace.
+"""Finds tensors in arguments and results that a later call would not replace.
 
-Tensors in structures (`structure.py`) are replaced at each call. Any other value that holds one (a
-set, a view of a dict, a closure) would give the model the tensor of the first call, or the user a
-stand-in without values.
+Each call replaces the tensors in structures (`structure.py`). Any other value that holds a tensor
+(a set, a view of a dict, a closure) would pass the tensor of the first call to the model, or return
+a fake tensor to the user.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from poptorch_emu.torch_versions import FakeTensor
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.trace.masked_rows import MaskedRows
 
-# A module's tensors are put back after the trace; the others hold no values of one call.
+# The search stops at modules, whose tensors are restored later, and at types without tensors.
 _ENDS = (torch.nn.Module, torch.Tensor, type, ModuleType, CodeType, str, bytes, int, float)
 
 
 def check_outputs(outputs: Any) -> None:
-    """Raises if tensors of the graph are hidden among what `forward` returned.
+    """Raises if an output of `forward` hides tensors of the graph.
 
     Raises:
-        Error: a value is lazy, or holds stand-ins that are not looked for.
+        Error: an output is lazy, or hides fake tensors.
     """
     for where, value, is_lost in _leaves(outputs, "", {}):
         if isinstance(value, MaskedRows):
@@ -40,13 +40,13 @@ def check_outputs(outputs: Any) -> None:
 
 
 def check_inputs(arguments: Iterable[tuple[str, Any]]) -> None:
-    """Raises if arguments hold tensors in places where no later call would look for new ones.
+    """Raises if an argument hides tensors, which later calls would not replace.
 
     Args:
-        arguments: values by the names of their parameters.
+        arguments: values, by the names of their parameters.
 
     Raises:
-        Error: an argument does.
+        Error: an argument hides tensors.
     """
     for name, argument in arguments:
         for where, value, is_lost in _leaves(argument, name, {}):
@@ -55,9 +55,9 @@ def check_inputs(arguments: Iterable[tuple[str, Any]]) -> None:
 
 
 def _leaves(value: Any, where: str, seen: dict[int, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """Yields all that is neither a tensor nor a structure which is rebuilt, with its place.
+    """Yields everything except tensors and structures that are rebuilt, with its place.
 
-    Containers that would lose something when they are rebuilt come with `True`.
+    A container that would lose something when it is rebuilt comes with True.
     """
     if find_parser(value) is not None or isinstance(value, torch.Tensor) or id(value) in seen:
         return
@@ -81,10 +81,10 @@ def _leaves(value: Any, where: str, seen: dict[int, Any]) -> Iterator[tuple[str,
 
 
 def _lost(value: Any) -> str | None:
-    """Returns an attribute that is missing in a copy of a value made from its parts.
+    """Returns an attribute that a copy of a value, made from its parts, would lack.
 
     Returns:
-        "" if no copy can be made, and `None` if nothing is missing.
+        "" if no copy can be made, and None if no attribute is missing.
     """
     try:
         copy = rebuild(value, iter(flatten_tensors(value)))
@@ -95,7 +95,7 @@ def _lost(value: Any) -> str | None:
 
 
 def _reaches(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Returns whether a tensor of some kinds can be reached from an object."""
+    """Returns whether an object refers to a tensor of some kinds, directly or indirectly."""
     seen: set[int] = set()
     pending = [value]
     while pending:
@@ -109,10 +109,10 @@ def _reaches(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _referents(value: Any) -> list[Any]:
-    """Returns what an object refers to, for a function without the globals of its file."""
+    """Returns the referents of an object; for a function, without the globals of its file."""
     if isinstance(value, FunctionType):
         return [value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__]
-    if isinstance(value, np.ndarray):  # The collector does not look into arrays.
+    if isinstance(value, np.ndarray):  # The collector skips arrays.
         return value.ravel().tolist() if value.dtype.hasobject else []
     return gc.get_referents(value)
 

@@ -1,7 +1,7 @@
 """PyTorch's operators that take functions: `torch.cond`, `while_loop`, `scan` and `map`.
 
-A branch is recorded as `poptorch.cond` records it. Loops over rows are written out; so is one that
-ends on a condition, where that is known while it is captured.
+A branch is recorded like `poptorch.cond`. Loops over rows are unrolled, and so is a loop with a
+condition, if the condition is known during the trace.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from poptorch_emu.troubleshooting import Topic
 
 
 def call(operator: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Records what an operator computes by the functions that it is given.
+    """Records an operator that calls functions of the user.
 
     Raises:
-        Error: that is not known for the operator.
+        Error: the operator cannot be captured.
     """
     try:
         return _FORMS.get(operator, operator)(*args, **kwargs)
@@ -111,14 +111,14 @@ def _map(
     function: Callable[..., Any],
     xs: Sequence[torch.Tensor],
     pos_args: Sequence[Any],
-    mutated_arg_indices: str = "",  # What PyTorch 2.14 and newer say of the function.
+    mutated_arg_indices: str = "",  # Since PyTorch 2.14.
 ) -> Any:
     rows = zip(*(x.unbind(0) for x in xs), strict=True)
     return _stacked([function(*row, *pos_args) for row in rows])
 
 
 def _stacked(rows: Sequence[Any]) -> Any:
-    """Returns trees of tensors, all of one structure, as one of their stacks."""
+    """Returns one tree with the stacked tensors of several trees of the same structure."""
     return pytree.tree_map(
         lambda *values: None if values[0] is None else torch.stack(values), *rows
     )

@@ -1,7 +1,7 @@
-"""Objects that hold others: what is reachable from a model's code, and how it is replaced there.
+"""Finds values in objects that are reachable from a model's code, and replaces them there.
 
-Modules, containers, instances, classes, closures and caches are looked into; libraries are not,
-unless they took part.
+The search covers modules, containers, instances, classes, closures and caches. It skips libraries,
+unless they took part in the trace.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _IMMUTABLE = (tuple, frozenset)
 _CONTAINERS = (dict, list, set, deque, *_IMMUTABLE)
 _WRAPPERS = (MethodType, functools.partial, functools.cached_property, property, staticmethod)
 _OTHERS = (*_CONTAINERS, CellType, FunctionType, _Cached, *_WRAPPERS, classmethod, torch.nn.Module)
-# Python's own classes whose instances keep what they are given as attributes.
+# Modules of Python whose classes store arbitrary values as attributes.
 _KEEPERS = frozenset({"argparse", "collections", "threading", "types", "weakref"})
-# The name of an object, or the chain that leads to it: from what, by which holder, under what key.
+# Name of a root object, or a chain (link of the holder, holder, key).
 _Link = Any
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value is held.
+    """A place that holds a value.
 
     Attributes:
-        key: of a mapping, index in a sequence, or name of an attribute.
-        path: how a user would name it.
+        key: key of a mapping, index of a sequence, or name of an attribute.
+        path: expression with which a user would name the place.
     """
 
     holder: Any
@@ -46,7 +46,7 @@ class Place:
     path: str
 
     def put(self, value: Any) -> None:
-        """Holds another value there."""
+        """Replaces the value at this place."""
         if isinstance(self.holder, dict):
             dict.__setitem__(self.holder, self.key, value)
         elif isinstance(self.holder, (list, deque)):
@@ -64,7 +64,7 @@ class Place:
             object.__setattr__(self.holder, self.key, value)
 
     def take(self) -> None:
-        """Holds nothing there; of what was there before, nothing is known."""
+        """Removes the value, because its predecessor is unknown."""
         if isinstance(self.holder, OrderedDict):
             OrderedDict.__delitem__(self.holder, self.key)
         elif isinstance(self.holder, (dict, list, deque)):
@@ -76,14 +76,14 @@ class Place:
 
 
 class Search:
-    """A search for values that are held somewhere."""
+    """A search for values in objects."""
 
     def __init__(self, is_wanted: Callable[[Any], bool], files: Collection[str]) -> None:
-        """Looks for values for which `is_wanted` holds.
+        """Prepares a search.
 
         Args:
-            is_wanted: asked of whatever is no container.
-            files: of libraries that are looked into.
+            is_wanted: returns whether the search looks for a value that is no container.
+            files: files of libraries that the search covers.
         """
         self._is_wanted = is_wanted
         self._files = files
@@ -91,10 +91,10 @@ class Search:
         self._pending = deque[tuple[_Link, Any]]()
 
     def run(self, roots: Iterable[tuple[str, Any]]) -> Iterator[Place]:
-        """Yields where the wanted values are held; those in tuples by what holds the tuple.
+        """Yields the places of wanted values; for one in a tuple, the place of the tuple.
 
         Args:
-            roots: objects by their names.
+            roots: names and objects to begin with.
         """
         for name, root in roots:
             self._add(name, root)
@@ -109,7 +109,7 @@ class Search:
                     self._add((link, holder, key), value)
 
     def has_wanted(self, value: Any) -> bool:
-        """Returns whether a value is wanted, or holds one that is and cannot be changed."""
+        """Returns whether a value is wanted, or is immutable and holds a wanted value."""
         if isinstance(value, _IMMUTABLE):
             return any(map(self.has_wanted, value))
         return self._is_wanted(value)
@@ -122,7 +122,7 @@ class Search:
                 self._add(value.__module__, value.__globals__)
 
     def _is_followed(self, value: Any) -> bool:
-        kind = type(value)  # Not `isinstance`, for which a lazy object would load what it is for.
+        kind = type(value)  # `isinstance` would load lazy objects.
         if issubclass(kind, _OTHERS):
             return True
         if issubclass(kind, (ModuleType, torch.Tensor)):
@@ -131,7 +131,7 @@ class Search:
         return cls.__module__ in _KEEPERS or self._is_of_user(cls.__module__)
 
     def _is_of_user(self, module: str | None) -> bool:
-        """Returns whether code is the user's, or of a library that took part."""
+        """Returns whether a module is the user's, or belongs to a library that took part."""
         file = getattr(sys.modules.get(module or ""), "__file__", None)
         if file is None:
             return module == "__main__"
@@ -139,7 +139,7 @@ class Search:
 
 
 def contents_of(holder: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields what an object holds, with the keys."""
+    """Yields keys and values that an object holds."""
     if isinstance(holder, dict):
         yield from list(dict.items(holder))
     elif isinstance(holder, (list, tuple, deque)):
@@ -157,12 +157,12 @@ def contents_of(holder: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
-    """Returns the attributes of an instance or class itself, those in slots too."""
+    """Returns the own attributes of an instance or class, including slots."""
     return dict(vars(holder)) if isinstance(holder, type) else attributes_of(holder)
 
 
 def _path(link: _Link) -> str:
-    """Returns how a user would name what is held at the end of a chain."""
+    """Returns the expression with which a user would name the end of a chain."""
     if isinstance(link, str):
         return link
     before, holder, key = link

@@ -1,7 +1,8 @@
-"""Random numbers that `forward` draws on the host: a trace draws once, and no call draws again.
+"""Random numbers that `forward` draws on the host, in the trace only and not in later calls.
 
-Single uniform draws become objects that answer comparisons which no draw can change (a layer drop
-with probability 0) and refuse all else. Of other draws one warning says that they are constants.
+A single uniform draw becomes an object that answers comparisons if no draw can change the result
+(for example, a layer drop with probability 0), and raises otherwise. Other draws are constants,
+with a warning.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 class Draw:
-    """A uniform random number in [low, high) that is not known."""
+    """An unknown uniform random number in [low, high)."""
 
     def __init__(self, low: float, high: float) -> None:
         self._low, self._high = low, high
@@ -69,7 +70,7 @@ for _name in _OTHER_USES:
 
 @contextmanager
 def undecided() -> Iterator[None]:
-    """Lets no single draw of Python or NumPy decide anything while this thread traces a model."""
+    """Replaces single draws of Python and NumPy by unknown numbers in the thread of the trace."""
     before = _states()
     with (
         patched(random, random=_unknown(random.random), uniform=_unknown(random.uniform)),
@@ -92,13 +93,13 @@ def undecided() -> Iterator[None]:
 
 
 def _states() -> tuple[Any, ...]:
-    """Returns the states of the generators that Python and NumPy share between modules."""
+    """Returns the states of the shared generators of Python and NumPy."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), kind, np.asarray(keys).tobytes(), *rest
 
 
 def _unknown(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that draws a number that is not known; arrays are drawn as they were."""
+    """Returns a function that draws an unknown number; arrays are drawn with `original`."""
     thread = threading.get_ident()
     has_bounds = original.__name__ == "uniform"
 

@@ -1,7 +1,7 @@
-"""Moves between host and device inside of `forward`: nothing leaves the device before the end.
+"""Handles moves between host and device inside of `forward`; no tensor leaves the device.
 
-PopTorch refuses both; here a tensor that would go to the CPU stays, which changes no number, and a
-tensor of the host that meets tensors of the device is a constant.
+PopTorch rejects moves in both directions. Here a tensor that would move to the CPU stays on the
+IPU, with the same numbers, and a tensor of the host beside tensors of the device is a constant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IPU = torch.device("ipu:0")
 _STAYS = "Here the tensor stays on the IPU."
 _CONSTANT = "Here it is uploaded as a constant, with the values it has now, and is not trained."
 
-# PyTorch's functions have no common text for this.
+# Pattern for messages about devices, because PyTorch's functions have no common text.
 _ABOUT_DEVICES = re.compile(r"\bdevices?\b|DeviceType", re.IGNORECASE)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -45,7 +45,7 @@ def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def cpu(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Returns `tensor`, which stays if it is on the IPU."""
+    """Returns `tensor`, without a move to the CPU if it is on the IPU."""
     if tensor.device.type != "ipu":
         return tensor.cpu(*args, **kwargs)
     tolerate("move", refusal.moves_to_cpu(tensor), _STAYS)
@@ -53,7 +53,7 @@ def cpu(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def staying(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-    """Returns the arguments of a copy without a move to the CPU; those of others as they are."""
+    """Returns the arguments of an operation, for a copy without a move to the CPU."""
     if func is aten._to_copy.default and _is_cpu(kwargs.get("device")):
         if isinstance(args[0], FakeTensor) and args[0].device.type == "ipu":
             tolerate("move", refusal.moves_to_cpu(args[0]), _STAYS)
@@ -62,13 +62,13 @@ def staying(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Argu
 
 
 def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what a function of PyTorch returns; its operands may be on two devices.
+    """Calls a function of PyTorch whose operands may be on two devices.
 
-    The recorder uploads operands of single operations. Functions that consist of several operations
-    may compare the devices of their arguments before they call the first one.
+    The recorder uploads the operands of single operations. A function of several operations may
+    compare the devices of its arguments before the first one, so its operands are uploaded here.
 
     Raises:
-        Error: an operand of the host would be trained.
+        Error: an operand on the host would be trained.
     """
     try:
         return func(*args, **kwargs)
@@ -84,7 +84,7 @@ def call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, A
 def _check_not_written(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuses functions that would write into a tensor of the host: `out=`, and those in place."""
+    """Raises for a function that would write to a tensor of the host, by `out=` or in place."""
     name = getattr(func, "__name__", "")
     is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(
         ("__i", "__setitem__")
@@ -113,10 +113,10 @@ def with_constants(
     kwargs: Mapping[str, Any],
     upload: Callable[[torch.Tensor], torch.Tensor],
 ) -> Arguments:
-    """Returns the arguments of an operation, with `upload` of those that are on the host.
+    """Returns the arguments of an operation, with tensors of the host uploaded.
 
     Raises:
-        Error: one would be changed or trained, or has no value while the model is traced.
+        Error: a tensor of the host would be changed or trained, or has no value in a trace.
     """
     new_args, new_kwargs = pytree.tree_map_only(
         torch.Tensor, lambda value: uploaded(value, upload), (args, dict(kwargs))
@@ -128,10 +128,10 @@ def uploaded(
     value: torch.Tensor,
     upload: Callable[[torch.Tensor], torch.Tensor] = lambda value: value.to(_IPU),
 ) -> torch.Tensor:
-    """Returns `upload` of a tensor of the host, and others as they are.
+    """Returns a tensor of the host after `upload`, or another tensor unchanged.
 
     Raises:
-        Error: the tensor would be trained, or has no value while the model is traced.
+        Error: the tensor would be trained, or has no value in a trace.
     """
     if value.device.type == "ipu":
         return value

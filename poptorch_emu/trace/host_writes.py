@@ -1,8 +1,8 @@
-"""What `forward` writes into tensors of the host: a trace does it once, no call of the model does.
+"""Writes of `forward` into tensors of the host, which only happen once, in the trace.
 
-Where the values come from the device there is nothing to write yet, so that is refused. What the
-host itself writes into a tensor that was there before, as a count of calls, is no constant of the
-graph: the next call would find another value.
+Values of the device do not exist in a trace, so a write of them raises. If the host itself writes
+into an older tensor, for example a count of calls, that tensor must not become a constant, because
+the next call would find another value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poptorch_emu.troubleshooting import Topic
 
 aten = torch.ops.aten
 
-# What they write does not depend on what was there, so that each call would write the same.
+# Operators that write the same values in each call, because they do not read the old ones.
 _OVERWRITING = (aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
 
 _WRITES = "writes into"
@@ -28,21 +28,21 @@ _TENSOR = "tensor_of_host"
 
 
 class HostWrites:
-    """Knows which tensors of the host a trace has made, and which of the others it has written."""
+    """Tensors of the host that a trace has made, and other tensors that it has written."""
 
     def __init__(self) -> None:
-        self._made: set[int] = set()  # Where their memory begins; no older tensor is there.
+        self._made: set[int] = set()  # Addresses of new tensors.
         self._constants: set[int] = set()
-        # With the user's line; they are kept, so that no other tensor gets their memory.
+        # Written tensors with the user's line. Holding them keeps their memory from being reused.
         self._written: dict[int, tuple[torch.Tensor, str]] = {}
 
     def note(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        """Notes what an operation of the host alone has made and written.
+        """Records the tensors that an operation on the host has made and written.
 
         Raises:
-            Error: it has written into a constant of the graph that was there before.
+            Error: the operation has written into an older tensor that is a constant of the graph.
         """
         given = {_memory(each) for each in _host_tensors((args, kwargs))}
         line = next((self._written[each][1] for each in given if each in self._written), "")
@@ -58,10 +58,10 @@ class HostWrites:
                     self._written[_memory(each)] = (each, line)
 
     def check_constant(self, value: torch.Tensor) -> None:
-        """Checks that a tensor of the host, which becomes a constant, is the same in each call.
+        """Checks that a tensor of the host, which becomes a constant, is equal in each call.
 
         Raises:
-            Error: `forward` wrote into it, or into what it was computed from.
+            Error: `forward` wrote into the tensor, or into one it was computed from.
         """
         if _memory(value) in self._written:
             raise _refusal(value, self._written[_memory(value)][1], _WRITES)
@@ -69,19 +69,19 @@ class HostWrites:
 
 
 def is_of_temporary(error: Error, given: Any) -> bool:
-    """Returns whether `error` is about a tensor of the host that is in no memory of `given`.
+    """Returns whether `error` is about a tensor of the host that shares no memory with `given`.
 
-    A function of PyTorch makes such a tensor for itself and then writes into it.
+    Such a tensor is a temporary of a function of PyTorch.
     """
     written = getattr(error, _TENSOR, None)
     return written is not None and _memory(written) not in map(_memory, _host_tensors(given))
 
 
 def check_arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Checks that an operation on the device writes into no tensor of the host.
+    """Checks that an operation on the device does not write into a tensor of the host.
 
     Raises:
-        Error: it does.
+        Error: the operation writes into such a tensor.
     """
     for value in _written_by(func, args, kwargs):
         raise refusal(value)
@@ -96,7 +96,7 @@ def _written_by(
 
 
 def _host_tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors of the host that have memory; those of which a sparse one is made."""
+    """Yields the non-empty tensors of the host; for a sparse one, its dense parts."""
     for value in pytree.tree_leaves(values):
         is_of_host = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
         if is_of_host and value.device.type == "cpu" and value.numel():
@@ -117,7 +117,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def refusal(tensor: torch.Tensor) -> Error:
-    """Returns the error for a tensor of the host that is given values of the IPU."""
+    """Returns the error for a tensor of the host that would receive values of the IPU."""
     error = _refusal(tensor, user_source(), "writes values of the IPU into")
     setattr(error, _TENSOR, tensor)
     return error

@@ -1,8 +1,7 @@
 """Casts indices and labels to the integer type that PyTorch's kernels accept.
 
 The device's integers are int32, so programs pass indices and class labels of any integer type, but
-most kernels of PyTorch only accept int64. The casts depend on operators and their arguments, not on
-the graph.
+most kernels of PyTorch only accept int64. The casts depend on operators, not on graphs.
 """
 
 from __future__ import annotations

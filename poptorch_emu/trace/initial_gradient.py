@@ -1,4 +1,4 @@
-"""With what back-propagation starts: 1, times the loss scaling where there is one."""
+"""The initial gradient of back-propagation: 1 times the loss scaling."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ONE = Hyper(1.0, is_constant=True)
 
 @dataclass(frozen=True)
 class InitialGradient:
-    """The gradient of the loss by itself.
+    """The gradient of the loss by itself, times the loss scaling.
 
     Attributes:
         scaling: the loss scaling.
-        is_automatic: whether the device has a factor of its own for it.
+        is_automatic: whether the device also has a factor that it adapts itself.
     """
 
     scaling: Hyper = _ONE
@@ -31,15 +31,15 @@ class InitialGradient:
 
     @staticmethod
     def of(optimizer: OptimizerConfig | None) -> InitialGradient:
-        """Returns the one that an optimiser asks for."""
+        """Returns the initial gradient for an optimiser."""
         if optimizer is None:
             return InitialGradient()
         return InitialGradient(optimizer.loss_scaling, optimizer.loss_scale_rule is not None)
 
     def scales(self, recorder: Recorder, fake_mode: FakeTensorMode) -> list[float | torch.Tensor]:
-        """Returns the numbers that are multiplied; a variable one is a new source.
+        """Returns the factors of the initial gradient. A variable factor becomes a new source.
 
-        Call it outside the recorder: hyper-parameters are float64 also where a model has none.
+        To be called outside the recorder, because hyper-parameters are float64 in every model.
         """
 
         def source(kind: SourceKind, name: str, dtype: torch.dtype) -> torch.Tensor:

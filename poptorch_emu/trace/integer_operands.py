@@ -1,8 +1,8 @@
-"""Refuses integers where PyTorch's kernels take none, when a model is captured.
+"""Rejects integer operands at capture where PyTorch's kernels do not accept them.
 
-PyTorch's rules for tensors without values ask for less than its kernels: by them a matrix of
-integers times one of floats is a matrix. The kernel itself is asked here, with tensors of one
-element, so that the text of the error is PyTorch's.
+PyTorch's rules for fake tensors check less than its kernels. For example, they accept a product of
+a matrix of integers and one of floats. So the kernel itself runs on tensors of one element, and its
+error has PyTorch's text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from poptorch_emu.torch_versions import disable_current_modes, pytree
 
-# How kernels say that they do not take a type; whatever else they say is about the one element.
+# Messages of kernels about data types. Other failures are caused by the single element.
 _ABOUT_TYPES = re.compile(
     r"same dtype|expected scalar type|Found dtype|only support|"
     r"not implemented for '(Long|Int|Bool)'"
@@ -24,10 +24,10 @@ _FLOATING_TWIN = {torch.ops.poptorch_emu.rnn_layer.default: torch.ops.aten.linea
 
 
 def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises what PyTorch's kernel raises for integers or truth values among its tensors.
+    """Raises the error of PyTorch's kernel for integer or bool operands, if it has one.
 
     Raises:
-        RuntimeError: it takes none.
+        RuntimeError: the kernel does not accept the data types.
     """
     tensors = [value for value in pytree.tree_leaves((args, kwargs)) if _is_tensor(value)]
     if all(value.is_floating_point() for value in tensors):
@@ -35,7 +35,7 @@ def check(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     if func in _FLOATING_TWIN:
         func, args, kwargs = _FLOATING_TWIN[func], (args[0], args[2][0]), {}
     if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
-        return  # What users define may do anything, and numbers that are drawn are missing later.
+        return  # Other libraries may do anything; a draw would change the state.
     with disable_current_modes():
         small_args, small_kwargs = pytree.tree_map_only(
             torch.Tensor, _of_one_element, (args, dict(kwargs))

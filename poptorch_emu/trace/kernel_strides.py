@@ -1,7 +1,7 @@
-"""The strides of results where PyTorch's rules for fake tensors say others than its kernels give.
+"""Strides of results where PyTorch's rules for fake tensors differ from its kernels.
 
-A captured value has the strides that PyTorch's kernel for the CPU returns: Python code sees them,
-and views and copies depend on them. `tests/opinfo/memory_order.py` compares all operators.
+A captured value has the strides of PyTorch's CPU kernel, because Python code sees them, and views
+and copies depend on them. `tests/opinfo/memory_order.py` compares all operators.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from poptorch_emu.torch_versions import no_dispatch
 aten = torch.ops.aten
 
 Strides = Sequence[int]
-# Makes of an operation's arguments something that lies as its result of this shape.
+# From arguments and a result's shape, returns a tensor with the strides of the result.
 _Rule = Callable[[tuple[Any, ...], torch.Size], torch.Tensor]
 
-# Shapes from which images and volumes may lie channels last.
+# Channels-last formats of images and volumes, by number of dimensions.
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def corrected(func: Any, args: tuple[Any, ...], results: Any) -> list[Strides] | None:
-    """Returns the strides of each result that is a tensor, `None` where PyTorch's rule is right."""
+    """Returns the strides of each tensor result; None if PyTorch's rule is correct."""
     rule = _RULES.get(func)
     if rule is None:
         return None
@@ -38,7 +38,7 @@ def _in_order(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
 
 
 def _suggested_by(index: int) -> _Rule:
-    """Returns the rule of a kernel that writes channels last if an argument lies so."""
+    """Returns the rule of a kernel that writes channels last if an argument is channels last."""
 
     def rule(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
         given = args[index]
@@ -51,12 +51,12 @@ def _suggested_by(index: int) -> _Rule:
 
 
 def _lies_last(shape: Sequence[int], strides: Strides) -> bool:
-    """Returns whether PyTorch's kernels take images for channels last (`suggest_memory_format`)."""
+    """Returns whether kernels treat images as channels last (PyTorch's `suggest_memory_format`)."""
     least = 0
     if strides[1] == 0 or 0 in shape:
         return False
     for dim in (1, *range(len(shape) - 1, 1, -1), 0):
-        # What lies either way counts as contiguous.
+        # A layout that fits both formats counts as contiguous.
         if strides[dim] < least or (dim == 0 and least == strides[1]):
             return False
         least = strides[dim] * shape[dim]
@@ -68,7 +68,7 @@ def _on_meta(value: torch.Tensor) -> torch.Tensor:
 
 
 def _like(index: int) -> _Rule:
-    """Returns the rule of a kernel whose result, if it is no sum, lies as an argument does."""
+    """Returns the rule of a kernel whose result has the layout of an argument of the same shape."""
 
     def rule(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
         given = args[index]
@@ -79,7 +79,7 @@ def _like(index: int) -> _Rule:
 
 
 def _iterated(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
-    """Returns what a kernel returns that goes over two tensors element by element."""
+    """Returns a result with the layout of an elementwise kernel over two tensors."""
     return torch.add(_on_meta(args[0]), _on_meta(args[1]))
 
 

@@ -81,7 +81,7 @@ class KnownTensors:
     def places(
         self, indices: Sequence[Any], to_tensor: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[Any]:
-        """Returns indices with positions in place of known masks, so that the result has a static shape.
+        """Returns indices with positions in place of known masks, so that the shape is static.
 
         Args:
             indices: indices: numbers, masks, or None for a whole dimension.

@@ -1,8 +1,8 @@
-"""Values that a trace can tell although the model does not run yet: those made of constants only.
+"""Values that are known before the model runs, because they depend on constants only.
 
-`torch.arange(4)[2].item()` is such a value, and what is changed in place by such values alone;
-anything that depends on an input, a floating-point buffer, a parameter or random numbers is not. Of
-an input only the shape counts where nothing else is read (`zeros_like`).
+For example, `torch.arange(4)[2].item()` is known, also after changes in place by known values.
+Values that depend on an input, a floating-point buffer, a parameter or random numbers are unknown.
+Operations such as `zeros_like` only use the shape of an input, so their results are known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from poptorch_emu.trace.integer_state import is_integer_state
 aten = torch.ops.aten
 ValueOfSource = Callable[[fx.Node], torch.Tensor | None]
 
-# What reads the shape of a tensor, and no value.
+# Operations that read the shape of a tensor, and no value.
 _OF_A_SHAPE = frozenset(
     {
         aten.full_like.default,
@@ -40,12 +40,12 @@ _OF_A_SHAPE = frozenset(
 def known_value(
     graph: Graph, node: fx.Node, value_of: ValueOfSource = lambda _: None
 ) -> torch.Tensor | None:
-    """Returns the value of `node` in the graph as recorded so far, or `None` if it is not known.
+    """Returns the value of `node` in the graph recorded so far; None if it is unknown.
 
     Args:
-        graph: what was recorded.
-        node: an operation or source of it.
-        value_of: tells the values of sources that are no constants, as far as they may be used.
+        graph: recorded graph.
+        node: operation or source of the graph.
+        value_of: returns the values of sources other than constants, if they may be used.
     """
     needed = sources_of_value(graph, node)
     if not all(map(is_known_to_hosts, needed)):
@@ -58,7 +58,7 @@ def known_value(
         for each in graph.fx.nodes:
             if each not in needed:
                 continue
-            if _is_source(each):  # A copy: it may be changed in place.
+            if _is_source(each):  # The graph may change it.
                 values[each] = sources[each].clone()
                 continue
             if (truth := decided(each)) is not None:
@@ -74,7 +74,7 @@ def known_value(
 
 
 def sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
-    """Returns `node`, what its value depends on, and what changes any of that in place."""
+    """Returns `node`, all nodes that its value depends on, and those that change them in place."""
     needed = _read_by(node)
     writers = {each: written_memory(each) for each in graph.operations if is_mutating(each)}
     while True:
@@ -88,7 +88,7 @@ def sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
-    """Returns `node` and what its value depends on, shapes and decided draws left out."""
+    """Returns `node` and its producers, without those that matter by their shape only."""
     return ancestors(
         node,
         lambda each: (
@@ -101,7 +101,7 @@ def ancestors(
     node: fx.Node,
     producers_of: Callable[[fx.Node], list[fx.Node]] = lambda each: each.all_input_nodes,
 ) -> set[fx.Node]:
-    """Returns `node` and everything that its value depends on."""
+    """Returns `node` and all nodes that its value depends on."""
     found = {node}
     pending = [node]
     while pending:
@@ -131,7 +131,7 @@ def changed_state(graph: Graph, node: fx.Node) -> list[str]:
 
 
 def _changes_state(node: fx.Node) -> bool:
-    """Returns whether `node` changes a buffer of integers, which it does in every micro-batch."""
+    """Returns whether `node` changes a buffer of integers, in every micro-batch."""
     return is_mutating(node) and any(map(is_integer_state, written_memory(node)))
 
 
@@ -146,7 +146,7 @@ def _value_of_source(graph: Graph, node: fx.Node, value_of: ValueOfSource) -> An
 
 
 def is_known_to_hosts(node: fx.Node) -> bool:
-    """Returns whether the host could compute `node` as every micro-batch does."""
+    """Returns whether the host could compute `node`, with the same value in every micro-batch."""
     return not _is_unknown(node) and not _changes_state(node)
 
 

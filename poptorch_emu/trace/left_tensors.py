@@ -1,7 +1,7 @@
-"""What `forward` leaves outside: tensors in attributes, caches and globals, now stand-ins.
+"""Tensors that `forward` stores outside, in attributes, caches and globals, as fake tensors.
 
-A plain call leaves values there, and the next call takes them. So after a trace each stand-in gives
-way to its value, if that is known (a table, a mask, a parameter), or else to what was there before.
+A plain call stores values there for the next call. So after a trace, each fake tensor is replaced
+by its value if that is known (a table, a mask, a parameter), otherwise by the earlier object.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from poptorch_emu.troubleshooting import Topic
 _UNKNOWN = object()
 _HOST = torch.device("cpu")
 _MAX_NAMED = 8
-# The values that took the place of stand-ins; the next trace takes them for constants.
+# Values that have replaced fake tensors. The next trace uses them as constants.
 _values = WeakIdKeyDictionary()
-_OF_TORCH = frozenset(vars(torch.nn.Module()))  # What each module has for itself.
+_OF_TORCH = frozenset(vars(torch.nn.Module()))  # Attributes of every module.
 
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 def is_left_by_trace(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor of the host took the place of a stand-in."""
+    """Returns whether a tensor of the host has replaced a fake tensor."""
     return tensor in _values or tensor._base in _values
 
 
 class LeftTensors:
-    """Knows what a model and its code held before a trace."""
+    """The objects that a model and its code held before a trace."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -49,13 +49,13 @@ class LeftTensors:
     def replace(
         self, value_of: ValueOf, graph: Graph, arguments: Any, ours: Sequence[torch.Tensor]
     ) -> None:
-        """Puts values, or what was there before, in the place of all stand-ins that are left.
+        """Replaces all remaining fake tensors by values or by earlier objects.
 
         Args:
-            value_of: tells the value of a stand-in, `None` if it is not known.
-            graph: what was recorded.
-            arguments: those of the call.
-            ours: what the trace itself holds beside the graph, as often as it does.
+            value_of: returns the value of a fake tensor; None if it is unknown.
+            graph: recorded graph.
+            arguments: arguments of the call.
+            ours: fake tensors that the trace holds beside the graph, once for each reference.
         """
         if not (self._has_new_device() or _are_held_elsewhere(graph, ours)):
             return
@@ -67,7 +67,7 @@ class LeftTensors:
         search = Search(_is_of_trace, files)
         found = list(search.run([*roots, ("arguments", arguments)]))
         unknown = []
-        for place in reversed(found):  # What is taken out of a list comes before what is left.
+        for place in reversed(found):  # Reversed: removal shifts later indices.
             value = _converted(place.value, value_of)
             if value == _HOST:
                 self._replace_device(place)
@@ -80,7 +80,7 @@ class LeftTensors:
             _warn(sorted(set(unknown)))
 
     def _keep(self, holder: Any) -> None:
-        """Remembers what a holder has, and the containers in it."""
+        """Stores the content of a holder, and of the containers in it."""
         if id(holder) in self._before:
             return
         held = dict(contents_of(holder))
@@ -98,13 +98,13 @@ class LeftTensors:
         )
 
     def _replace_device(self, place: Place) -> None:
-        """Makes a device that `forward` asked an input for the host's, as of a plain call."""
+        """Replaces a device that `forward` read from an input by the CPU, as in a plain call."""
         _, held = self._before.get(id(place.holder), (None, {place.key: place.value}))
         if held.get(place.key) != place.value:
             place.put(_HOST)
 
     def _restore(self, place: Place) -> None:
-        """Brings back what was there before the trace."""
+        """Restores the object that was there before the trace."""
         _, held = self._before.get(id(place.holder), (None, {}))
         is_sequence = isinstance(place.holder, (list, deque))
         if place.key in held and (not is_sequence or len(held) == len(place.holder)):
@@ -124,18 +124,18 @@ def _is_device(value: Any) -> bool:
 
 
 def _are_held_elsewhere(graph: Graph, ours: Sequence[torch.Tensor]) -> bool:
-    """Returns whether somebody else may hold a stand-in: a search of all objects takes time."""
+    """Returns whether another object may hold a fake tensor, because a search would be slow."""
     stand_ins: list[Any] = list(_stand_ins(graph))
-    # The nodes of the graph hold them, and so does each list of this function.
+    # References to a fake tensor from the graph's nodes, the trace, and the lists of this function.
     known = Counter(map(id, chain(stand_ins, stand_ins, ours, ours)))
-    # Beside those: the loop, the function that is asked, and C++ where it has more.
+    # Further references come from the loop, from `getrefcount` and, if it has more, from C++.
     return any(
         sys.getrefcount(each) - 2 - (each._use_count() > 1) > known[id(each)] for each in stand_ins
     )
 
 
 def _stand_ins(graph: Graph) -> Iterator[FakeTensor]:
-    """Yields the results in a graph and its regions, as often as nodes hold them."""
+    """Yields the results in a graph and its regions, once for each node that holds them."""
     for each in (graph, *graph.regions.values()):
         for node in each.fx.nodes:
             value = node.meta.get("val")
@@ -145,7 +145,7 @@ def _stand_ins(graph: Graph) -> Iterator[FakeTensor]:
 
 
 def _converted(value: Any, value_of: ValueOf) -> Any:
-    """Returns what takes the place of a stand-in, or of a tuple with stand-ins in it."""
+    """Returns the replacement of a fake tensor, or of a tuple that contains fake tensors."""
     if type(value) is torch.device:
         return _HOST
     if issubclass(type(value), FakeTensor):
@@ -163,7 +163,7 @@ def _converted(value: Any, value_of: ValueOf) -> Any:
 
 
 def _namespaces(model: torch.nn.Module) -> Iterator[Any]:
-    """Yields the classes of a model's modules, but for PyTorch's, and the globals around them."""
+    """Yields the classes of a model's modules, except PyTorch's, and the globals of their files."""
     for cls in {cls: None for module in model.modules() for cls in type(module).__mro__}:
         if cls is not object and cls.__module__.partition(".")[0] not in ("torch", "poptorch_emu"):
             yield cls
@@ -172,7 +172,7 @@ def _namespaces(model: torch.nn.Module) -> Iterator[Any]:
 
 
 def _files_of(graph: Graph) -> set[str]:
-    """Returns the files of the user's code that computed something."""
+    """Returns the files of the user's code whose operations were recorded."""
     records = [node.meta.get("record", NodeRecord()) for node in graph.fx.nodes]
     return {source.rpartition(":")[0] for source in {record.source for record in records}}
 

@@ -1,6 +1,6 @@
-"""What PopTorch refuses and this package runs: a warning for each line of the user, once a trace.
+"""Warnings for uses that PopTorch rejects and this package runs: one for each user's line.
 
-In strict mode ("error") it is the error of PopTorch after all.
+In strict mode ("error"), PopTorch's error is raised instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def start() -> None:
-    """Forgets what an earlier trace was warned of."""
+    """Forgets the warnings of an earlier trace."""
     _told.clear()
 
 
@@ -24,16 +24,16 @@ def tolerate(kind: str, error: Error, instead: str) -> None:
     """Warns with the text of `error`, and says what happens instead.
 
     Args:
-        kind: what is tolerated; of one kind, each line of the user is warned of once.
-        error: what PopTorch would raise.
-        instead: what is done here.
+        kind: kind of use that is tolerated. Each line of the user gets one warning of each kind.
+        error: the error that PopTorch would raise.
+        instead: sentence about the behaviour of this package.
 
     Raises:
-        Error: strict mode asks for errors.
+        Error: strict mode is on.
     """
     if strict.raises_errors():
         raise error
-    is_backward = current_autograd_node() is not None  # Forward was warned already.
+    is_backward = current_autograd_node() is not None  # Forward has warned.
     place = (kind, user_source())
     if place not in _told and not is_backward:
         _told.add(place)

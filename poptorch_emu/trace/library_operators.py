@@ -1,9 +1,9 @@
-"""Operators of other libraries, whose kernels know the CPU alone.
+"""Operators of other libraries that only have CPU kernels.
 
-What such an operator makes of fake tensors is asked of its own kernel, on zeros and what is known
-already; the graph holds one node for it, and one in backward that asks the library's own autograd.
-Libraries that follow PyTorch's rules (kernels by device, autograd and fake kernels apart) need none
-of it: the recorder sees their operators.
+The shapes of the results come from running the operator's own kernel on known values and zeros. The
+graph holds one node for the operator, and one in backward that calls the library's autograd.
+Libraries with separate kernels, autograd and fake kernels, as PyTorch recommends, do not need this,
+because the recorder sees their operators.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from poptorch_emu.trace.known_values import known_value
 from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 from poptorch_emu.trace.source_line import user_source
 
-# "poptorch" is made of our own functions.
+# Namespaces of PyTorch and of this package. Operators in "poptorch" call our own functions.
 _OWN = frozenset({"aten", "prim", "prims", "poptorch", "poptorch_emu", "poptorch_emu_library"})
 
 
 def takes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether `func` is an operator of another library that is called with IPU tensors."""
+    """Returns whether `func` is another library's operator, called with IPU tensors."""
     if not isinstance(func, (OpOverload, OpOverloadPacket)):
         return False
     tensors = [v for v in pytree.tree_leaves((args, dict(kwargs))) if isinstance(v, torch.Tensor)]
@@ -49,10 +49,10 @@ def takes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Records a call of an operator that `takes` said yes to.
+    """Records a call of an operator if `takes` has returned True.
 
     Raises:
-        Error: it changes its arguments, or returns something else than tensors.
+        Error: the operator changes its arguments, or returns something other than tensors.
     """
     operator = _overload(func, args, kwargs)
     args, kwargs = pytree.tree_map_only(torch.Tensor, uploaded, (args, dict(kwargs)))
@@ -64,7 +64,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 class _Call(torch.autograd.Function):
-    """One operator, whose derivative is what its library says."""
+    """One operator with the derivative of its library."""
 
     @staticmethod
     def forward(ctx: Any, operator: OpOverload, spec: Any, *values: Any) -> Any:
@@ -104,11 +104,11 @@ def _examples(
     kwargs: Mapping[str, Any],
     wanted: Sequence[int],
 ) -> tuple[list[torch.Tensor], Any]:
-    """Runs `operator` on the CPU, on what is known of the arguments and on zeros.
+    """Runs `operator` on the CPU, on known arguments and on zeros.
 
     Returns:
-        The results, and what makes of a list of them what the operator returns; `None` if that is
-        one tensor.
+        The results, and a function that converts their list to the operator's return type; None if
+        that is one tensor.
     """
     state = regions.current().recorder
 
@@ -142,7 +142,7 @@ def _failed(operator: OpOverload, cause: RuntimeError) -> Error:
 
 
 def _check_new(operator: OpOverload, results: Sequence[torch.Tensor], arguments: Any) -> None:
-    """Raises if a result has the memory of an argument: the operator writes there."""
+    """Raises if a result shares memory with an argument, because the operator writes there."""
     given = {
         value.untyped_storage()._cdata
         for value in pytree.tree_leaves(arguments)
@@ -169,7 +169,7 @@ def _overload(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Op
 
 @cache
 def _runs_on_cpu_only(operator: OpOverload) -> bool:
-    """Returns whether an operator has one kernel for everything, or autograd for the CPU alone."""
+    """Returns whether an operator has one composite kernel, or autograd for the CPU only."""
     if operator.namespace in _OWN:
         return False
     name = operator.name()  # type: ignore[no-untyped-call]

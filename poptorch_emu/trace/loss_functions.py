@@ -48,8 +48,7 @@ def call_loss_operator(
     if isinstance(arguments.get("reduction"), int):
         arguments["reduction"] = _REDUCTIONS[arguments["reduction"]]
     if "out" in arguments or (name == "kl_div" and arguments.get("reduction") == "sum"):
-        # An exported program divides a sum of kl_div by the number of rows afterwards, so the sum
-        # itself is not the loss.
+        # The sum is not the loss: an exported program divides it by the number of rows later.
         return func(*args, **kwargs)
     value = call_loss(_OPERATORS[name], (), arguments)
     return (value, *func(*args, **kwargs)[1:]) if name.endswith("_forward") else value

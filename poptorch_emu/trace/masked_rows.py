@@ -1,8 +1,7 @@
 """Rows selected by a mask (`x[mask]`) and assigned to the same places (`y[mask] = ...`).
 
-The number of rows depends on data, but the result of the assignment does not: it equals
-`torch.where`. Until the assignment, the rows stay at their places in the full tensor. Elementwise
-functions may use them; everything else raises.
+The number of rows depends on data, but the result of the assignment is static: `torch.where`. Until
+then the rows stay at their places, and only elementwise functions may use them.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class MaskedRows(Iterator[Any]):
         Args:
             full: tensor with the rows at their places, and any values elsewhere.
             mask: mask over the leading axes of `full`.
-            error: error to raise if the rows are used otherwise; it names the line of the
-                selection.
+            error: error for other uses of the rows; it names the line of the selection.
         """
         self.full, self.mask, self.error = full, mask, error
         self._mask_state = _state(mask)
@@ -159,7 +157,7 @@ def _expanded(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _state(mask: torch.Tensor) -> tuple[fx.Node | int, int]:
-    """Returns a value that identifies a mask and its content; a change in place changes the value."""
+    """Returns a value that identifies a mask and changes if the mask is changed in place."""
     recorder = current().recorder
     node = recorder.find(mask)
     writers = filter(is_mutating, recorder.graph.operations)

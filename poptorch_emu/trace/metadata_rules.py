@@ -1,7 +1,7 @@
-"""Finds the rule in C++ for the metadata of an operation's results, where there is one.
+"""Finds the C++ rule for the metadata of an operation's results, if there is one.
 
-The rules are operations of the library `poptorch_emu_metadata` (`csrc/metadata/`), and the kernels
-for meta tensors of our own operations.
+The rules are operations of the library `poptorch_emu_metadata` (`csrc/metadata/`), and the meta
+kernels of our own operations.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch
 from poptorch_emu import _C
 from poptorch_emu.torch_versions import has_kernel_for_dispatch_key, registered_operator
 
-# What a rule raises for arguments that it does not take; PyTorch's own rule decides then.
+# Exceptions of a rule for arguments that it does not handle. PyTorch's own rule is then used.
 NOT_TAKEN = (IndexError, RuntimeError, TypeError, ValueError)
 
 
 def find(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """Returns what makes of meta tensors what `func` would make of tensors, or `None`."""
+    """Returns the rule that computes results of `func` from meta tensors, or None."""
     is_number = len(args) > 1 and type(args[1]) in (bool, int, float)
     if is_number and isinstance(func._schema.arguments[1].type, torch.TensorType):
-        return _find(func, "Scalar")  # PyTorch takes a number for a tensor, a rule does not.
+        return _find(func, "Scalar")  # Rules accept no number for a tensor.
     return _find(func, func._overloadname)
 
 
 def is_ours(func: Any) -> bool:
-    """Returns whether an operation is one of ours with a kernel in C++ for meta tensors."""
+    """Returns whether an operation is ours and has a C++ kernel for meta tensors."""
     return func.namespace == "poptorch_emu" and _find(func, func._overloadname) is func
 
 
@@ -49,7 +49,7 @@ def _names() -> set[str]:
 
 
 def _has_kernel_in_cpp(func: Any) -> bool:
-    """Returns whether an operation of ours has a kernel for meta tensors, and not in Python."""
+    """Returns whether one of our operations has a kernel for meta tensors that is not in Python."""
     entry = registered_operator(func._schema.name)
     has_kernel: bool = has_kernel_for_dispatch_key(func.name(), "Meta")
     return has_kernel and entry.fake_impl.kernel is None

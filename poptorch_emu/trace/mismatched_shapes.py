@@ -1,7 +1,7 @@
-"""Says of shapes that do not go together what PyTorch's kernel says, when a model is captured.
+"""Replaces errors of fake tensors about shapes by those of PyTorch's kernels.
 
-The rules for tensors without values have other words than the kernels, which users know. A kernel
-looks at the shapes before it computes, and tensors that repeat one number take no memory.
+The rules for fake tensors have other messages than the kernels, which users know. A kernel checks
+the shapes before it computes, and a tensor expanded from one number takes no memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from poptorch_emu.torch_versions import disable_current_modes, pytree
 
 aten = torch.ops.aten
-# Beside those that work element by element.
+# Operators that check shapes first, beside the elementwise ones.
 _CHECKED_FIRST = frozenset(
     {
         aten.mm,
@@ -33,13 +33,13 @@ _CHECKED_FIRST = frozenset(
 def in_words_of_kernel(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], failure: RuntimeError
 ) -> RuntimeError:
-    """Returns what PyTorch's kernel raises for tensors of these shapes, or else `failure`.
+    """Returns the error of PyTorch's kernel for these shapes; `failure` if it has none.
 
     Args:
-        func: an operator.
-        args: of the call that failed, with fake tensors.
-        kwargs: likewise.
-        failure: what was raised.
+        func: operator that failed.
+        args: positional arguments of the call, with fake tensors.
+        kwargs: keyword arguments of the call.
+        failure: error that was raised for fake tensors.
     """
     is_elementwise = torch.Tag.pointwise in func.tags and not func._schema.is_mutable
     if not is_elementwise and func.overloadpacket not in _CHECKED_FIRST:

@@ -1,7 +1,7 @@
-"""Puts a module's parameters and buffers on the fake IPU for the time of a trace.
+"""Moves a module's parameters and buffers to the fake IPU during a trace.
 
-Everything is put back afterwards, whatever happens. What the trace must not do to a module
-(reassigning or deleting a parameter or buffer) is found here.
+All of them are restored afterwards, also after an error. This file also detects a `forward` that
+reassigns or deletes a parameter or buffer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from poptorch_emu.torch_versions import (
 from poptorch_emu.trace.host_backed import HostBacked
 from poptorch_emu.troubleshooting import Topic
 
-Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", attribute name
+Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", name
 
 
 @dataclass(frozen=True)
 class HostTensor:
-    """One parameter or buffer of the user's module; tied ones appear once, under the first name."""
+    """A parameter or buffer of the user's module. A tied one appears once, with its first name."""
 
     name: str
     value: torch.Tensor
@@ -37,7 +37,7 @@ class HostTensor:
 
 
 def fault_of(tensor: torch.Tensor) -> str:
-    """Returns why the values of a tensor cannot be copied to a device, with the way out, or ""."""
+    """Returns why a tensor cannot be copied to a device, with an alternative, or ""."""
     if tensor.is_nested:
         return "is a nested tensor. Pass a padded one: tensor.to_padded_tensor(0.0)."
     if tensor.layout is not torch.strided:
@@ -48,9 +48,9 @@ def fault_of(tensor: torch.Tensor) -> str:
 
 
 def lack_of(tensor: torch.Tensor) -> str:
-    """Returns why a tensor has no values to compute with, with the way out, or "".
+    """Returns why a tensor has no values, with an alternative, or "".
 
-    What only its shape is needed for, such as an estimate, can do without.
+    Uses that only need the shape, such as an estimate, ignore this.
     """
     if tensor.device.type == "meta":
         return "is on the meta device: it has a shape and no values. Make it on the CPU."
@@ -61,7 +61,7 @@ def check_values(model: torch.nn.Module) -> None:
     """Checks that all parameters and buffers have values.
 
     Raises:
-        Error: one of them is on the meta device.
+        Error: a parameter or buffer is on the meta device.
     """
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         if lack := lack_of(value):
@@ -70,11 +70,11 @@ def check_values(model: torch.nn.Module) -> None:
 
 
 def check_initialised(model: torch.nn.Module) -> None:
-    """Checks that the host has values of all parameters and buffers.
+    """Checks that the host has the values of all parameters and buffers.
 
     Raises:
-        Error: a lazy module waits for its first input, the user moved the model, or a tensor is
-            not a dense one on the CPU.
+        Error: a lazy module waits for its first input, the user has moved the model to the IPU, or
+            a tensor is not dense or not on the CPU.
     """
     for name, module, kind, key in _slots(model):
         value = getattr(module, kind)[key]
@@ -103,10 +103,10 @@ def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
 
 
 def warn_of_shared_memory(model: torch.nn.Module) -> None:
-    """Says which trained parameters share memory with another tensor; on the device none does.
+    """Warns of trained parameters that share memory, because on the device they do not.
 
-    One tensor under several names is no such case; it stays one. A tensor on the meta device has no
-    memory.
+    One tensor under several names is allowed, because it stays one tensor. A tensor on the meta
+    device has no memory.
     """
     tensors = (tensor for tensor in host_tensors(model) if not tensor.value.is_meta)
     extents = sorted(map(_extent, tensors), key=lambda extent: extent[:2])
@@ -124,7 +124,7 @@ def warn_of_shared_memory(model: torch.nn.Module) -> None:
 
 
 def _extent(tensor: HostTensor) -> tuple[int, int, HostTensor]:
-    """Returns where the memory of a tensor begins and ends."""
+    """Returns the first and the end address of a tensor's memory, and the tensor."""
     value = tensor.value.detach()
     last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
     start = value.data_ptr()
@@ -135,22 +135,22 @@ def _is_trained(tensor: HostTensor) -> bool:
     return tensor.is_parameter and tensor.value.requires_grad
 
 
-# The host tensors of the module that is being traced, by the id of their stand-ins.
+# Host tensors of the traced module, by the id of their fake tensors.
 _host_values: dict[int, torch.Tensor] = {}
 
 
 def note_stand_in(fake: torch.Tensor, value: torch.Tensor) -> None:
-    """Within a trace, says of which tensor of the host a new stand-in is."""
+    """Stores the host tensor of a new fake tensor; to be called within a trace."""
     _host_values[id(fake)] = value
 
 
 def resize_host(fake: torch.Tensor, size: int, fill: float | None = None) -> torch.Tensor:
-    """Within a trace, gives the host's tensor of a buffer another size and returns that tensor.
+    """Resizes the host tensor of a buffer within a trace, and returns it.
 
     Args:
-        fake: stand-in of the buffer, which has one dimension.
+        fake: fake tensor of the buffer, which has one dimension.
         size: new number of elements.
-        fill: new value of all elements; by default that of the first one, or zero.
+        fill: new value of all elements; by default the first old value, or zero if there is none.
     """
     value = _host_values[id(fake)]
     with DisableTorchFunctionSubclass(), disable_current_modes(), torch.no_grad():
@@ -161,7 +161,7 @@ def resize_host(fake: torch.Tensor, size: int, fill: float | None = None) -> tor
 
 @contextmanager
 def on_host(module: object) -> Iterator[None]:
-    """Within a trace, gives `module` its own tensors back for a while."""
+    """Restores the module's own tensors for a while, within a trace."""
     slots = list(_slots(module)) if isinstance(module, torch.nn.Module) else []
     fakes = [(owner, kind, key, getattr(owner, kind)[key]) for _, owner, kind, key in slots]
     for owner, kind, key, fake in fakes:
@@ -177,13 +177,13 @@ def on_host(module: object) -> Iterator[None]:
 def on_ipu(
     model: torch.nn.Module, to_fake: Callable[[HostTensor], torch.Tensor]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Replaces every parameter and buffer by `to_fake` of it, and puts them back at the end.
+    """Replaces every parameter and buffer by its fake tensor, and restores it at the end.
 
     Yields:
-        The fakes by name.
+        The fake tensors by name.
 
     Raises:
-        Error: the body left a parameter or buffer reassigned or removed.
+        Error: the body has reassigned or removed a parameter or buffer.
     """
     tensors = host_tensors(model)
     fakes = {tensor.name: to_fake(tensor) for tensor in tensors}
@@ -206,7 +206,7 @@ def on_ipu(
             if (fault := _fault(name, module, kind, key, fakes[name_of[id(value)]]))
         ]
     except BaseException:
-        # What was refused may have taken the place of an attribute.
+        # Restores plain attributes that a rejected parameter or buffer has replaced.
         for module, held in attributes:
             for key in held.keys() - vars(module).keys() - set(module._buffers.keys()):
                 vars(module)[key] = held[key]
@@ -225,11 +225,11 @@ def on_ipu(
 def reassigned_buffers(
     model: torch.nn.Module, fakes: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Returns the values that `forward` assigned to buffers and that are kept, by name.
+    """Returns the values that `forward` assigned to buffers and the device keeps, by name.
 
     Args:
-        model: within `on_ipu`.
-        fakes: what that yielded.
+        model: module within `on_ipu`.
+        fakes: fake tensors that `on_ipu` yielded.
     """
     return {
         name: value
@@ -241,7 +241,7 @@ def reassigned_buffers(
 
 
 def replace_buffer(model: torch.nn.Module, name: str, value: torch.Tensor | None) -> None:
-    """Gives the host's model another tensor as a buffer, under each of the buffer's names."""
+    """Replaces a buffer of the host's model, under each of its names."""
     path, _, key = name.rpartition(".")
     buffers = model.get_submodule(path)._buffers
     old = buffers[key]
@@ -251,17 +251,17 @@ def replace_buffer(model: torch.nn.Module, name: str, value: torch.Tensor | None
 
 
 def _is_kept(module: torch.nn.Module, value: torch.Tensor, fake: torch.Tensor) -> bool:
-    """Returns whether the device keeps what was assigned to a buffer."""
+    """Returns whether the device keeps a value that was assigned to a buffer."""
     if isinstance(module, BatchNorm):
         return value.shape == fake.shape
     return value.dtype == fake.dtype
 
 
 def keep_hooks(tensor: HostTensor, fake: torch.Tensor) -> None:
-    """Gives the stand-in of a parameter the hooks that change the parameter's gradient.
+    """Copies the gradient hooks of a parameter to its fake tensor.
 
     Raises:
-        Error: a hook waits for the sum of gradients, which the host never sees.
+        Error: a hook waits for accumulated gradients, which never arrive on the host.
     """
     if not fake.requires_grad:
         return
@@ -310,7 +310,7 @@ def _slots(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, 
 def _scripted_lists(
     model: torch.nn.Module,
 ) -> Iterator[tuple[torch.jit.ScriptModule, list[torch.Tensor]]]:
-    """Yields the recurrent layers of TorchScript with the list that holds their weights again."""
+    """Yields TorchScript's recurrent layers with their additional list of weights."""
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             with suppress(AttributeError):
@@ -332,7 +332,7 @@ def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.
 
 
 def reassigned(what: str, name: str) -> str:
-    """Returns PopTorch's words for a parameter or buffer that `forward` assigned."""
+    """Returns PopTorch's message for a parameter or buffer that `forward` assigned."""
     return (
         f"{what} {name} is reassigned within the model when calling the forward method. Change it "
         f'in place instead: "self.{name.rpartition(".")[2]}.copy_(src)", where src is the tensor '

@@ -1,10 +1,10 @@
-"""What the device makes of types that it does not have, while a model is traced.
+"""Conversion of data types that the device does not have, during a trace.
 
-Source: PopTorch's numeric types: float64 becomes float32; int64 stays int64 here, but a constant
-must fit int32, as which it would leave the device; bfloat16 does not exist. Complex numbers do not
-exist there either, but are computed here; complex128 becomes complex64. A parameter cannot be
-complex, because the formulas of the optimisers are those of real numbers.
-float8 types are younger than PopTorch, which knows none.
+Source: PopTorch's numeric types. float64 becomes float32. int64 stays int64 here, but a constant
+must fit int32, which it would be on a real device. bfloat16 is not supported. Real devices have no
+complex numbers either, but they are computed here, and complex128 becomes complex64. A parameter
+cannot be complex, because the formulas of the optimisers are for real numbers. PopTorch does not
+know float8, which is newer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from poptorch_emu.troubleshooting import Topic
 _INT32 = torch.iinfo(torch.int32)
 _INT64 = torch.iinfo(torch.int64)
 
-# Names of unsupported types as PyTorch's C++ has them, and what to use in their place.
+# PyTorch's C++ names of unsupported types, and of the types to use instead.
 UNSUPPORTED = {
     torch.bfloat16: ("BFloat16", "Half"),
     torch.complex32: ("ComplexHalf", "Half"),
@@ -61,17 +61,17 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Narrowing:
-    """Narrows the operations of one trace, and says so once for each line of the user's code."""
+    """Narrows the data types of one trace, with one message for each line of the user's code."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
         self._num_tensors = 0
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-        """Returns the arguments with which the device would run `func`.
+        """Returns the arguments of `func` with the data types of the device.
 
         Raises:
-            Error: the operation makes a tensor of a type that the device does not have.
+            Error: the operation makes a tensor of an unsupported type.
         """
         kwargs = dict(kwargs)
         dtype = kwargs.get("dtype")
@@ -108,7 +108,7 @@ class Narrowing:
 
 
 def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
-    """Says which of these parameters and buffers are read, and cannot change any more."""
+    """Warns of these parameters and buffers if they are read, because they are now constant."""
     read = [node for node in graph.sources if node.users and source_of(node) in downgraded]
     for node in read:
         warn_repeatable(
@@ -123,9 +123,9 @@ def warn_of_constants(graph: Graph, downgraded: Container[Source]) -> None:
 
 
 def narrowed_constant(value: torch.Tensor) -> torch.Tensor:
-    """Returns a constant whose values the device can hold, with a warning if it is another one."""
+    """Returns a constant that the device can represent; warns if its values change."""
     if value.is_meta:
-        return value  # It has no values: the model is only planned.
+        return value  # Without values, only plans are made.
     if value.dtype is torch.int64 and value.numel():
         return _narrowed_integers(value)
     if value.dtype is torch.float64:
@@ -160,15 +160,15 @@ def _narrowed_integers(value: torch.Tensor) -> torch.Tensor:
 
 
 def type_on_ipu(dtype: torch.dtype, name: str, *, is_parameter: bool = False) -> torch.dtype:
-    """Returns the type that an input, parameter or buffer has on the device.
+    """Returns the data type of an input, parameter or buffer on the device.
 
     Args:
-        dtype: type on the host.
-        name: the tensor's name for messages.
+        dtype: data type on the host.
+        name: name of the tensor for messages.
         is_parameter: whether the tensor may be trained.
 
     Raises:
-        Error: the device has none for it.
+        Error: the device has no such type.
     """
     is_complex_parameter = is_parameter and dtype.is_complex
     if dtype not in _ON_IPU or is_complex_parameter:
@@ -183,7 +183,7 @@ def type_on_ipu(dtype: torch.dtype, name: str, *, is_parameter: bool = False) ->
 
 
 def refuse(dtype: Any) -> None:
-    """Raises an `Error` if `dtype` is a type that the device does not have."""
+    """Raises an `Error` if the device does not have `dtype`."""
     if isinstance(dtype, torch.dtype) and dtype in UNSUPPORTED:
         name, instead = UNSUPPORTED[dtype]
         raise compiler_error(
@@ -193,7 +193,7 @@ def refuse(dtype: Any) -> None:
 
 
 def _uploaded(tensor: torch.Tensor, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """Returns the values that a copy takes from the host to the device, where they are known."""
+    """Returns the known values that a copy moves from the host to the device, or None."""
     device = kwargs.get("device")
     goes_to_ipu = device is not None and torch.device(device).type == "ipu"
     if not goes_to_ipu or tensor.device.type != "cpu":

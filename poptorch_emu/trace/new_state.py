@@ -1,7 +1,7 @@
-"""Parameters, buffers and modules that `forward` is the first to give to a model.
+"""Parameters, buffers and modules that `forward` itself adds to a model.
 
-A buffer of which the value is known becomes one of the model, as a plain call would make it. A
-parameter that the optimiser has never seen cannot be trained, so that is refused.
+A new buffer with a known value becomes a buffer of the model, as in a plain call. A new parameter
+is rejected, because the optimiser does not know it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ToFake = Callable[[HostTensor], torch.Tensor]
 def adopted(
     model: torch.nn.Module, fakes: dict[str, torch.Tensor], value_of: ValueOf, to_fake: ToFake
 ) -> Iterator[Callable[[str, torch.Size], torch.Tensor | None]]:
-    """Makes what `forward` registers in the context a part of the model, or refuses it.
+    """Adopts buffers and modules that `forward` registers in the context, or raises.
 
     Args:
-        model: whose parameters and buffers are stand-ins.
-        fakes: these by name; those of new buffers are added.
-        value_of: tells the value of a stand-in, `None` if it is not known.
-        to_fake: makes the stand-in of a parameter or buffer.
+        model: model whose parameters and buffers are fake tensors.
+        fakes: fake tensors by name. Those of new buffers are added.
+        value_of: returns the value of a fake tensor; None if it is unknown.
+        to_fake: makes the fake tensor of a parameter or buffer.
 
     Yields:
         A function that returns the first value of some shape that `forward` assigned to a buffer,
@@ -74,7 +74,7 @@ class _State:
         return None if known is None else known.detach().clone()
 
     def take_buffer(self, module: torch.nn.Module, key: str, value: Any) -> Any:
-        """Returns the stand-in of a new buffer; for all else, nothing."""
+        """Returns the fake tensor of a new buffer; None for any other value."""
         is_new = module._buffers.get(key) is None and isinstance(value, torch.Tensor)
         if not is_new and id(module) in self._names and isinstance(value, torch.Tensor):
             self._assigned.setdefault(self._name(module, key), []).append(value)
@@ -97,7 +97,7 @@ class _State:
         return fake
 
     def take_parameter(self, module: torch.nn.Module, key: str, value: Any) -> None:
-        """Refuses a new parameter; one that the model has already may get another name."""
+        """Raises for a new parameter. A known parameter may get another name."""
         is_new = module._parameters.get(key) is None and isinstance(value, torch.Tensor)
         if id(module) not in self._names or not is_new:
             return
@@ -108,7 +108,7 @@ class _State:
         self._new.append((module, "_parameters", key, host))
 
     def take_module(self, module: torch.nn.Module, key: str, child: Any) -> None:
-        """Makes a new module, and what is in it, a part of the model."""
+        """Adds a new module and its contents to the model."""
         if id(module) not in self._names or not isinstance(child, torch.nn.Module):
             return
         for path, inner in child.named_modules():
@@ -125,7 +125,7 @@ class _State:
                 inner._buffers[name] = buffer if fake is None else fake
 
     def give_back(self) -> None:
-        """Puts the host's tensors in the places of the new stand-ins."""
+        """Replaces the new fake tensors in the model by the host's tensors."""
         for module, kind, key, host in self._new:
             if key in getattr(module, kind):
                 getattr(module, kind)[key] = host

@@ -1,4 +1,4 @@
-"""Observers of quantisation-aware training, whose first call determines the size of their buffers."""
+"""Observers of quantisation-aware training, whose buffers get their size in the first call."""
 
 from __future__ import annotations
 

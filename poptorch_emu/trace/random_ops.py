@@ -1,8 +1,7 @@
-"""Which counter-based operator stands for each random ATen operation.
+"""Maps each random ATen operation to a counter-based operator.
 
-A table and what it takes to read it; it must not know where random operations come from nor how
-their numbers are made. An operation that draws random numbers and is not in the table has no
-counter-based form.
+This file knows neither the origin of random operations nor how their numbers are computed. A random
+operation that is not in the table has no counter-based form.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ aten = torch.ops.aten
 Call = tuple[OpOverload, tuple[Any, ...], dict[str, Any]]
 Rewrite = Callable[[Sequence[Any], Mapping[str, Any], fx.Node, int], Call]
 
-# From the arguments of an ATen operation, by name, to those of ours that follow `rng`, `op_id`.
+# Maps the named arguments of an ATen operation to those of ours after `rng` and `op_id`.
 Arguments = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
 def _dtype(call: dict[str, Any], default: torch.dtype) -> torch.dtype:
-    # The default value of a schema is a number, not a `torch.dtype`.
+    # The default value in a schema is a number, not a `torch.dtype`.
     dtype = call.get("dtype")
     return dtype if isinstance(dtype, torch.dtype) else default
 
@@ -66,16 +65,16 @@ def _full_range(call: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _end_of(dtype: torch.dtype) -> int:
-    """Returns the first integer that `random_` does not draw for a tensor of `dtype`."""
+    """Returns the upper bound, which `random_` never draws for a tensor of `dtype`."""
     if dtype is torch.bool:
         return 2
     if dtype.is_floating_point:
         return int(2 / torch.finfo(dtype).eps) + 1
-    # The last int64 is left out: there is no bound above it.
+    # The largest int64 is never drawn, because no int64 bound lies above it.
     return min(torch.iinfo(dtype).max + 1, torch.iinfo(torch.int64).max)
 
 
-# Our operator and its arguments, for each operation of ATen.
+# Operator of this package and its arguments, for each ATen operation.
 _TABLE: dict[OpOverload, tuple[str, Arguments]] = {
     aten.rand.default: ("uniform", lambda call: (*_sized(call), 0.0, 1.0)),
     aten.rand_like.default: ("uniform", lambda call: (*_like(call), 0.0, 1.0)),
@@ -109,7 +108,7 @@ _TABLE: dict[OpOverload, tuple[str, Arguments]] = {
     ),
 }
 
-# The same with `generator=None`, which libraries write out.
+# Variants with `generator=None`, which some libraries pass.
 _TABLE |= {
     aten.rand.generator: _TABLE[aten.rand.default],
     aten.randn.generator: _TABLE[aten.randn.default],
@@ -145,5 +144,6 @@ def _ours(name: str) -> OpOverload:
 RANDOM_REWRITES: dict[OpOverload, Rewrite] = {
     overload: partial(_rewrite, overload) for overload in _TABLE
 }
-"""Makes the counter-based call for a random one, from its arguments (constants, or `fx.Node`s with
-`meta["val"]`), the node of the generator's state and the number of the operation in its graph."""
+"""Makes the counter-based call for a random operation from its arguments (constants or nodes), the
+node of the generator's state, and the number of the operation in its graph.
+"""

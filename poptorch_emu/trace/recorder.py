@@ -67,12 +67,10 @@ _OF_DYNAMIC_SHAPE = {
     aten.repeat_interleave.Tensor,
 }
 
-# PyTorch makes these zeros for derivatives in forward mode, but operations on them read their
-# values, so ordinary zeros are recorded instead.
+# Symbolic zeros of forward-mode derivatives, which PyTorch reads, become ordinary zeros.
 _PLAIN_TWINS = {aten._efficientzerotensor.default: aten.zeros.default}
 
-# Operations that change an argument although their schema does not say so, and their variants with
-# a correct schema.
+# Operations that change an argument without saying so, and variants with a correct schema.
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
 
 
@@ -90,8 +88,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         known: table of the values of tensors that do not depend on inputs.
         memo: metadata of results that are known already.
-        equals: returns the result of `torch.equal` while a function of PyTorch checks its data with
-            it.
+        equals: returns the result of `torch.equal` when a function of PyTorch checks its data.
     """
 
     @classmethod
@@ -111,7 +108,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Makes a recorder that appends to `graph`.
 
         Args:
-            graph: graph to which operations are appended.
+            graph: graph that operations are appended to.
             origin: returns the record of an operation from its name; "" stands for a constant.
             narrow: returns changed arguments of an operation before it runs.
             memo: metadata of results that are known already; by default none.
@@ -198,8 +195,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = _on_known_device(kwargs or {})
         if func in _QUERIES:
             return func(*args, **kwargs)
-        # Calls that kernels in Python make are not the user's. Backward runs kernels within a
-        # function mode, which must not see them.
+        # Kernels in Python, which backward runs within a function mode, must not reach that mode.
         with DisableTorchFunction():
             if HostBacked in types:
                 check_not_written(func, args, kwargs)
@@ -263,8 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = self._result_type(func, args, kwargs)
         except (FakeTensorDeviceMismatchError, TypeError, RuntimeError) as failure:
-            # Operations of tensor subclasses raise TypeError for a wrong device. Some rules that
-            # check devices raise RuntimeError.
+            # Subclasses raise TypeError for a wrong device, and some rules raise RuntimeError.
             if isinstance(failure, RuntimeError) and "same device" not in str(failure):
                 raise
             self._check_constants((args, kwargs))
@@ -283,8 +278,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = self.memo.run(func, args, kwargs)
             if is_fake_on_host(result):
-                # For example, PyTorch's rule for convolutions only checks the device of the first
-                # operand.
+                # PyTorch's rule may check only the first operand, for example in convolutions.
                 raise FakeTensorDeviceMismatchError(func, IPU, torch.device("cpu"))
             return result
         except DataDependentOutputException:

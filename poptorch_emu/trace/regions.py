@@ -55,14 +55,11 @@ class Recording:
 
     Attributes:
         is_training: whether gradients are recorded.
-        num_replicas: number of replicas that will run the graph, including those of other
-            processes.
+        num_replicas: number of replicas that will run the graph, in all processes.
         is_apart: whether other processes run the graph independently.
         host_functions: functions that the graph calls on the host, by name.
-        present_value: returns the value that a tensor has with the current weights; None if it
-            depends on inputs.
-        copied_parts: the user's line for each part of a tensor that is taken with an index of the
-            run.
+        present_value: returns a tensor's value with the current weights, or None if unknown.
+        copied_parts: the user's line for each part that is taken with an index of the run.
     """
 
     recorder: Recorder
@@ -104,7 +101,7 @@ def record_region(
     """Runs `body` once and stores its operations as a region.
 
     Args:
-        name: kind of the region, with which its unique name begins.
+        name: kind of the region, the beginning of its unique name.
         parameters: tensors with the shapes and types of the region's parameters.
         body: function of one fake tensor for each parameter.
         repeats: name of a region that this one recomputes with the same random numbers; "" if none.

@@ -1,9 +1,9 @@
-"""Finds what an operation makes of fake arguments, quickly where they are dense and on the IPU.
+"""Computes fake results of operations, quickly for dense tensors on the IPU.
 
-The metadata of a result is remembered, so that layers that are alike are worked out once. PyTorch
-has such a memory too, but looks at far more than is needed here. It is asked the first time, by its
-kernel for meta tensors where it would do nothing but run that. What is not simple is left to it.
-What another process found out need not be asked again.
+The memo stores the metadata of each result, so that equal layers are computed once. PyTorch has a
+similar cache, but its keys hold much more than is needed here. The first time, PyTorch computes the
+metadata, directly by its meta kernel if it has no further rule. Complicated arguments are always
+left to PyTorch. Metadata from another process can be reused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _get_dispatch_mode = get_dispatch_mode
 _FAKE = TorchDispatchModeKey.FAKE
 _CPU = torch.device("cpu")
 
-# Views that PyTorch's own kernel for meta tensors makes, without rules in Python in between.
+# Views that PyTorch computes by its meta kernel, without rules in Python.
 _VIEWS = frozenset(
     {
         aten._reshape_alias.default,
@@ -61,7 +61,7 @@ _VIEWS = frozenset(
     }
 )
 
-# Operations for which PyTorch has a rule of its own that comes to the same as their kernel.
+# Operations whose rule in PyTorch has the same result as their meta kernel.
 _LIKE_THEIR_KERNEL = frozenset({aten.embedding.default, aten.native_layer_norm.default})
 
 _LITERALS = frozenset(
@@ -89,33 +89,33 @@ class _NotSimpleError(Exception):
 
 
 class ResultMemo:
-    """What was found out in one trace.
+    """The metadata of the results in one trace.
 
     Attributes:
-        has_learned: whether some of it was not known before.
+        has_learned: whether new metadata have been computed.
     """
 
     def __init__(
         self, device: torch.device, before: Mapping[str, ResultMetadata] | None = None
     ) -> None:
-        """Remembers results on `device`; `before` is what an earlier memo found out."""
+        """Makes a memo for results on `device`, with the metadata `before` from an earlier memo."""
         self._device = device
         self._fakes = FakeMaker(device)
         self._on_cpu = FakeMaker(_CPU)
         self._before = before or {}
         self.has_learned = False
-        # `None` for what has to be worked out each time.
+        # None marks results that must be computed each time.
         self._known: dict[Any, ResultMetadata | None] = {}
 
     @property
     def metadata(self) -> dict[str, ResultMetadata]:
-        """What was found out or asked for here, by texts that hold for every process."""
+        """Metadata that were computed or used here, by texts that are valid in every process."""
         return {
             _text(key): metadata for key, metadata in self._known.items() if metadata is not None
         }
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Returns what `func` makes of its fake arguments, as new fake tensors."""
+        """Returns the fake results of `func`, as new fake tensors."""
         if func in _VIEWS and self._is_simple(args[0]):
             return self._run_on_meta(args[0].fake_mode, func, args, kwargs, is_in_cpp=True)
         key, mode = self._key(func, args, kwargs)
@@ -145,7 +145,7 @@ class ResultMemo:
         return tuple([each and self._make(mode, each) for each in known])
 
     def resize(self, fake: FakeTensor, size: int) -> None:
-        """Gives a fake tensor the shape [`size`]."""
+        """Resizes a fake tensor to the shape [`size`]."""
         self._run_on_meta(fake.fake_mode, aten.resize_.default, (fake, [size]), {})
 
     def _make(self, mode: FakeTensorMode, metadata: TensorMetadata) -> FakeTensor:
@@ -167,15 +167,15 @@ class ResultMemo:
             try:
                 return self._run_on_meta(mode, rule, args, kwargs, is_in_cpp=True)
             except metadata_rules.NOT_TAKEN:
-                pass  # PyTorch's own rule decides, or says what is wrong.
+                pass  # PyTorch's own rule decides, or raises.
         return self._run_as_on_cpu(mode, func, args, kwargs)
 
     def _run_as_on_cpu(
         self, mode: FakeTensorMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Returns what PyTorch's rules make of the arguments if they say that they are the CPU's.
+        """Returns the results of PyTorch's rules for the same arguments on the CPU.
 
-        Its kernels compute, and rules in Python ask for the device: strides depend on it.
+        Some rules in Python read the device, which affects strides; the engine runs on the CPU.
         """
         given: dict[int, FakeTensor] = {}
 
@@ -209,12 +209,12 @@ class ResultMemo:
         kwargs: Mapping[str, Any],
         is_in_cpp: bool = False,
     ) -> Any:
-        """Returns the fakes that a kernel for meta tensors makes of fakes.
+        """Returns the fake results of a kernel for meta tensors.
 
-        The guards are those of PyTorch's `in_kernel_invocation_manager`, which as a generator takes
-        as long as many of the kernels. Kernels in Python may ask a fake for its device. Those in
-        C++ are given the meta tensor that it is: at a call with a subclass of `Tensor` PyTorch
-        loads its distributed tensors, to see whether it is one.
+        The guards are those of PyTorch's `in_kernel_invocation_manager`, which is a generator and
+        as slow as many kernels. Kernels in Python get fake tensors, because they may read the
+        device. Kernels in C++ get plain meta tensors, because PyTorch loads its distributed tensors
+        when it sees a subclass of `Tensor`.
         """
         with DisableTorchDispatch(), PreserveDispatchKeyGuard():
             mode.in_kernel_invocation = True
@@ -240,7 +240,7 @@ class ResultMemo:
     def _key(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, FakeTensorMode | None]:
-        """Returns what the results depend on, and the mode of the arguments or `None`."""
+        """Returns a key of everything that affects the results, and the arguments' mode or None."""
         if not (_is_predictable(func) or _takes_rows_by_number(func, args)):
             return None, None
         first = next(iter(_tensors(args)), None)
@@ -255,7 +255,7 @@ class ResultMemo:
         return (func, parts, named, settings()), mode
 
     def _mode_of_factory(self, kwargs: Mapping[str, Any]) -> FakeTensorMode | None:
-        """Returns the mode in which a tensor is made from nothing on the device."""
+        """Returns the mode of a tensor that is created on the device without operands."""
         if kwargs.get("device") != self._device:
             return None
         mode: FakeTensorMode | None = _get_dispatch_mode(_FAKE)
@@ -286,7 +286,7 @@ class ResultMemo:
     def _metadata(
         self, key: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> ResultMetadata | None:
-        """Returns the metadata of a result, or `None` if it cannot be made again from the key."""
+        """Returns the metadata of a result; None if the key does not determine the result."""
         func, parts, *_ = key
         if func._schema.is_mutable:
             is_unchanged = result is args[0] and self._part(result) == parts[0]
@@ -307,13 +307,13 @@ class ResultMemo:
 
 
 def _text(key: Any) -> str:
-    """Returns what stands for the key of a result in every process; equal for equal keys only."""
+    """Returns a text for a key that is the same in every process, and differs between keys."""
     func, *parts = key
     return f"{func} {parts!r}"
 
 
 def _fits(func: Any, metadata: ResultMetadata) -> bool:
-    """Returns whether an operation can have results with this metadata, as a file claims."""
+    """Returns whether an operation can have results with this metadata, which come from a file."""
     schema = func._schema
     if isinstance(metadata, Written) or schema.is_mutable:
         return isinstance(metadata, Written) and schema.is_mutable
@@ -328,7 +328,7 @@ def _fits(func: Any, metadata: ResultMetadata) -> bool:
 
 @cache
 def _is_predictable(func: Any) -> bool:
-    """Returns whether nothing but the metadata of the arguments decides on that of the results."""
+    """Returns whether the metadata of the arguments alone determine those of the results."""
     return (
         isinstance(func, OpOverload)
         and (func.namespace == "aten" or metadata_rules.is_ours(func))
@@ -339,14 +339,14 @@ def _is_predictable(func: Any) -> bool:
 
 
 def _takes_rows_by_number(func: Any, args: tuple[Any, ...]) -> bool:
-    """Returns whether an operation indexes, and not by masks, for which values would decide."""
+    """Returns whether an operation indexes by numbers only, because masks depend on values."""
     return func is aten.index.Tensor and not any(
         index.dtype in (torch.bool, torch.uint8) for index in args[1] if index is not None
     )
 
 
 def _writes_first_only(func: Any) -> bool:
-    """Returns whether an operation writes to its first argument alone, and returns that."""
+    """Returns whether an operation only writes to its first argument, and returns it."""
     is_written = [
         argument.alias_info is not None and argument.alias_info.is_write
         for argument in func._schema.arguments
@@ -356,20 +356,20 @@ def _writes_first_only(func: Any) -> bool:
 
 @cache
 def _is_plain(func: Any) -> bool:
-    """Returns whether PyTorch asks the kernel for meta tensors about fakes, and nothing else."""
+    """Returns whether PyTorch computes fake results by the meta kernel alone."""
     has_kernel = has_kernel_for_dispatch_key(func.name(), "Meta")
     has_rule = any(is_special(func) for is_special, _ in op_implementations_checks)
     return has_kernel and (not has_rule or func in _LIKE_THEIR_KERNEL)
 
 
 def _shares_memory(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether two of the tensors among the arguments do."""
+    """Returns whether two tensors among the arguments share memory."""
     places = [_storage(value) for value in _tensors((args, kwargs))]
     return len(set(places)) < len(places)
 
 
 def _plain(value: Any) -> Any:
-    """Returns arguments with the meta tensor that each fake is."""
+    """Returns arguments with plain meta tensors in place of fake tensors."""
     if isinstance(value, FakeTensor):
         return make_subclass(torch.Tensor, value)
     if isinstance(value, (tuple, list)):

@@ -1,7 +1,7 @@
-"""The tensor metadata of results, which the memo of a trace finds out, as data that can be kept.
+"""The tensor metadata of results that the memo of a trace has found, in a form for files.
 
-What PyTorch makes of an operation is known by a text that tells the operation, the metadata of each
-tensor among its arguments, each literal with its type, and the settings that decide with them.
+The metadata of a result are stored by a text: the operation, the metadata of its tensor arguments,
+its literals with their types, and the settings that affect the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_BYTES = 2**62
 
 @dataclass(frozen=True)
 class TensorMetadata:
-    """The metadata of one result that has memory of its own."""
+    """The metadata of one result with memory of its own."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -29,15 +29,15 @@ class TensorMetadata:
 
 
 class Written:
-    """Says that an operation writes to its first argument and returns it."""
+    """Marks an operation that writes to its first argument and returns it."""
 
 
-# One result, several (with `None` for those that are not asked for), or the first argument.
+# One result, several results (None for those that are not requested), or the first argument.
 ResultMetadata = TensorMetadata | tuple[TensorMetadata | None, ...] | Written
 
 
 def settings() -> tuple[Any, ...]:
-    """Returns the settings that decide on the metadata of a result, as they are now."""
+    """Returns the current settings that affect the metadata of results."""
     return (
         torch.get_default_dtype(),
         torch.is_inference_mode_enabled(),
@@ -47,15 +47,15 @@ def settings() -> tuple[Any, ...]:
 
 
 def to_json(known: Mapping[str, ResultMetadata]) -> bytes:
-    """Returns metadata by its texts as bytes of a file."""
+    """Returns the bytes of a file with metadata and their texts."""
     return json.dumps({text: _stored(metadata) for text, metadata in known.items()}).encode()
 
 
 def from_json(data: bytes, name: str) -> dict[str, ResultMetadata]:
-    """Returns the metadata in `data`, which the file `name` held.
+    """Returns the metadata in `data`, the content of the file `name`.
 
     Raises:
-        Error: it holds anything else.
+        Error: the file does not hold metadata.
     """
     try:
         return {text: _restored(stored) for text, stored in json.loads(data).items()}
@@ -86,7 +86,7 @@ def _restored(stored: Any) -> ResultMetadata:
 
 
 def _num_bytes(dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Returns how far a tensor reaches in memory, at least its elements' own bytes."""
+    """Returns the bytes from the first to the last element, at least those of all elements."""
     reach = 1 + sum(max(size - 1, 0) * step for size, step in zip(shape, stride, strict=True))
     return dtype.itemsize * max(reach, math.prod(shape))
 

@@ -1,4 +1,4 @@
-"""What an operation returns for fake arguments, where PyTorch itself cannot say."""
+"""Computes the metadata of results by running an operation where PyTorch has no rule."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from poptorch_emu.torch_versions import UnsupportedOperatorException, disable_cu
 
 
 def is_unknown(failure: RuntimeError) -> bool:
-    """Returns whether an operation failed because nobody has said what it makes of fakes."""
+    """Returns whether an operation failed because it has no rule for fake tensors."""
     is_missing = isinstance(failure, (NotImplementedError, UnsupportedOperatorException))
     return is_missing or str(failure).startswith("There was no fake impl registered")
 
 
 def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device) -> Any:
-    """Runs `func` on zeros on the CPU and returns fakes on `device` of what came out.
+    """Runs `func` on zeros on the CPU, and returns fake results on `device`.
 
-    For operations without a fake kernel, whose results have shapes that do not depend on data.
+    This suits operations whose results have shapes that do not depend on data.
 
     Raises:
-        NotImplementedError: there is no CPU kernel either, or a result is not a dense tensor.
+        NotImplementedError: the operation has no CPU kernel, or a result is not a dense tensor.
     """
     with disable_current_modes():
         zeros = pytree.tree_map_only(
@@ -43,7 +43,7 @@ def infer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: t
 
 @contextmanager
 def without_log_of_failures() -> Iterator[None]:
-    """Keeps PyTorch from logging the traceback of each error that is also raised."""
+    """Suppresses PyTorch's log of tracebacks of errors that are also raised."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
 
     def is_told(record: logging.LogRecord) -> bool:

@@ -1,9 +1,9 @@
-"""The operators of torch_scatter in ATen operations, which the engine runs faster and can cost.
+"""The operators of torch_scatter as ATen operations, which the engine runs faster and can cost.
 
-What they compute is what that library documents: values are reduced over the positions that have
-the same index (`scatter`, and `segment_coo` for a sorted index) or lie between two pointers
-(`segment_csr`). Where nothing arrives, the result is 0, of a product 1, and the position of a
-smallest or largest value is the number of values.
+As that library documents, an operator reduces values at positions with the same index (`scatter`,
+and `segment_coo` for a sorted index) or between two pointers (`segment_csr`). Where no value
+arrives, the result is 0, or 1 for a product, and the position of a smallest or largest value is the
+number of values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from poptorch_emu.trace.value_guards import hint
 from poptorch_emu.troubleshooting import Topic
 
 Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-# Of (values, index of the same shape, axis, size of the result's axis).
+# Reduces (values, index of the same shape, axis, size of the result's axis).
 Reduction = Callable[[torch.Tensor, torch.Tensor, int, int], Any]
-# Of (`out`, a reduction's result, how many values were reduced); writes to `out`.
+# Merges (`out`, result of a reduction, number of reduced values) into `out`.
 Merge = Callable[[torch.Tensor, Any, int], Any]
 
 
@@ -43,7 +43,7 @@ def _mean(src: torch.Tensor, index: torch.Tensor, dim: int, size: int) -> torch.
 
 
 def _extreme(reduce: str) -> Reduction:
-    """Returns the reduction to the smallest or largest values and their first positions."""
+    """Returns the reduction to the smallest or largest values with their first positions."""
 
     def run(
         src: torch.Tensor, index: torch.Tensor, dim: int, size: int
@@ -59,7 +59,7 @@ def _extreme(reduce: str) -> Reduction:
             first = _filled(positions, dim, size, length).scatter_reduce(
                 dim, index, positions.where(is_best, length), "amin"
             )
-        # Gradients go to the first of the values that are as good.
+        # The gradient goes to the first of several equal values.
         value = src.gather(dim, first.clamp(max=length - 1)) if length else best
         return value.masked_fill(first == length, 0), first
 
@@ -72,7 +72,7 @@ def _filled(like: torch.Tensor, dim: int, size: int, value: int) -> torch.Tensor
 
 
 def _better(is_better: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Merge:
-    """Returns what joins smallest or largest values, with their positions, to those in `out`."""
+    """Returns the merge of smallest or largest values, with their positions, into `out`."""
 
     def merge(out: torch.Tensor, result: Any, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         value, first = result
@@ -82,7 +82,7 @@ def _better(is_better: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> 
     return merge
 
 
-# How results join what is in `out`, where the operator is given one.
+# Merges of results into `out`, if the operator gets one.
 _MERGES: dict[str, Merge] = {
     "sum": lambda out, result, _: out.add_(result),
     "mul": lambda out, result, _: out.mul_(result),
@@ -133,7 +133,7 @@ def _segment_csr(reduction: Reduction) -> Callable[..., Result]:
         bounds = indptr.long().expand(*src.shape[:dim], size + 1).contiguous()
         places = torch.arange(src.size(dim), device=src.device).expand(src.shape[: dim + 1])
         segment = torch.searchsorted(bounds[..., 1:].contiguous(), places.contiguous(), right=True)
-        # What lies before the first pointer or after the last one goes to one more segment.
+        # Values before the first pointer or after the last one go to an additional segment.
         segment = segment.masked_fill(places < bounds[..., :1], size)
         result = reduction(src, _over(segment, src), dim, size + 1)
         if isinstance(result, tuple):
@@ -168,7 +168,7 @@ def _gather_csr(
 
 
 def _over(index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-    """Returns an index of the first axes of `src` for each element of it."""
+    """Returns an index over the first axes of `src`, expanded to each of its elements."""
     shape = [*index.shape, *[1] * (src.dim() - index.dim())]
     return index.long().reshape(shape).expand(src.shape)
 
@@ -216,4 +216,4 @@ SCATTER_OPERATORS: dict[str, Callable[..., Any]] = {
     "torch_scatter::gather_coo": _gather_coo,
     "torch_scatter::gather_csr": _gather_csr,
 }
-"""Which function is traced for an operator of torch_scatter."""
+"""Function that is traced for each operator of torch_scatter."""

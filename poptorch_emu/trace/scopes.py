@@ -12,7 +12,7 @@ _attributes: list[dict[str, dict[str, Any]]] = [{}]
 
 @contextmanager
 def closing() -> Iterator[None]:
-    """Closes, at the end of the context, whatever was opened in it."""
+    """Closes at the end of the context all names and attributes that were opened in it."""
     num_names, num_attributes = len(_names), len(_attributes)
     try:
         yield
@@ -21,17 +21,17 @@ def closing() -> Iterator[None]:
 
 
 def open_name(name: str) -> None:
-    """Makes `name` a part of the names of operations, until it is closed."""
+    """Adds `name` to the names of operations until it is closed."""
     _names.append(name)
 
 
 def close_name() -> None:
-    """Ends the innermost name."""
+    """Closes the innermost name."""
     _names.pop()
 
 
 def open_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds to the attributes of operations; of the same name, the inner one's keys win."""
+    """Adds attributes to operations. For equal names, inner keys override outer ones."""
     merged = dict(_attributes[-1])
     for name, values in attributes.items():
         merged[name] = {**merged.get(name, {}), **values}
@@ -39,7 +39,7 @@ def open_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def close_attributes() -> None:
-    """Ends the innermost attributes."""
+    """Closes the innermost attributes."""
     _attributes.pop()
 
 
@@ -49,5 +49,5 @@ def current_name() -> str:
 
 
 def current_attributes() -> Mapping[str, Mapping[str, Any]]:
-    """Returns the attributes of an operation recorded now."""
+    """Returns the attributes of an operation that is recorded now."""
     return _attributes[-1]

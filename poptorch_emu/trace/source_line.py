@@ -1,7 +1,7 @@
-"""Finds the user's line: the innermost frame that is neither PyTorch's nor this package's.
+"""Finds the user's line: the innermost frame outside of PyTorch and this package.
 
-What is told of the model's operations leaves out installed packages, too: a line of the library
-that made all layers says less than the line that called them. A mistake is shown where it is.
+Reports about the model's operations skip installed packages as well, because the call of a library
+function says more than the library's own line. Errors name the line where they occur.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STANDARD_LIBRARY = str(Path(sys.modules["contextlib"].__file__ or "").parent)
 
 
 def user_source() -> str:
-    """Returns "file:line" of the user's code that is running, or "" when there is none."""
+    """Returns "file:line" of the user's code that is running, or "" if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -37,9 +37,9 @@ def user_source() -> str:
 
 
 def model_source() -> str:
-    """Returns "file:line" of the innermost frame outside of what is installed, else `user_source`.
+    """Returns "file:line" of the innermost frame outside of installed code, or else `user_source`.
 
-    What is installed lies in `site-packages`, in Debian's `dist-packages`, or among the commands.
+    Installed code is in `site-packages`, in Debian's `dist-packages`, or in the folder of commands.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -59,7 +59,7 @@ def _is_installed(name: str) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Returns whether a file is neither PyTorch's, nor this package's, nor Python's."""
+    """Returns whether a file belongs neither to PyTorch, nor to this package, nor to Python."""
     is_standard = name.startswith(_STANDARD_LIBRARY) and "site-packages" not in name
     return not name.startswith(_EXCLUDED) and not is_standard and not name.startswith("<")
 
@@ -74,7 +74,7 @@ def links_of(trace: TracebackType | None) -> list[TracebackType]:
 
 
 def return_line(function: Callable[..., object]) -> str:
-    """Returns "file:line" of the last `return` of a function; "" if its text is not known."""
+    """Returns "file:line" of the last `return` of a function; "" if its source is not available."""
     code = inspect.unwrap(function)
     try:
         lines, first = inspect.getsourcelines(code)

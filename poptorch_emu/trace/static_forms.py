@@ -154,8 +154,7 @@ def _grouped_mm(
 ) -> torch.Tensor:
     """Multiplies all rows by the matrix of each group, and selects the product of each row.
 
-    The number of rows of a group depends on data: `offs` holds the end of each group, for example
-    in a mixture of experts.
+    The size of each group depends on data (`offs` holds their ends), as in a mixture of experts.
     """
     if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None:
         raise compiler_error(
@@ -284,8 +283,7 @@ _fake_tolist = FakeTensor.tolist
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Raises for new memory of a tensor on the device, because no operation would record that.
 
-    `weight.data *= mask` is allowed: it changes the values in place, and then assigns the same
-    memory.
+    `weight.data *= mask` is allowed, because it changes values and assigns the same memory.
     """
     if isinstance(tensor, FakeTensor):
         if isinstance(value, FakeTensor) and _is_same_memory(tensor, value):
@@ -370,4 +368,4 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.tensor_split: _tensor_split,
     torch.Tensor.tensor_split: _tensor_split,
 }
-"""Which form is traced for a function."""
+"""Static form that is traced for each function."""

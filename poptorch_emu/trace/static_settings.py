@@ -1,4 +1,4 @@
-"""Settings of PyTorch that must hold while a model is traced, and are put back afterwards."""
+"""Settings of PyTorch that hold during a trace and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from poptorch_emu.troubleshooting import Topic
 
 @contextmanager
 def static_settings() -> Iterator[None]:
-    """Keeps PyTorch from looking at values, which a trace does not have, and from compiling."""
+    """Prevents PyTorch from reading values, which a trace does not have, and from compiling."""
     with ExitStack() as stack:
         stack.enter_context(_unchecked_distributions())
-        # The parts of `torch.nn.Transformer` would look at the values of a mask.
+        # The layers of `torch.nn.Transformer` would read the values of a mask.
         stack.enter_context(patched(transformer, _detect_is_causal_mask=_is_causal))
         stack.enter_context(_uncompiled())
         stack.enter_context(host_draws.undecided())
         stack.enter_context(_visible_range())
-        # `torch.cond` takes nested operands, which Dynamo flattens where it runs.
+        # `torch.cond` accepts nested operands, which Dynamo would flatten.
         stack.enter_context(patched(cond_module, validate_subgraph_args_types=lambda *_: None))
         stack.enter_context(_unchecked_gradients())
         stack.enter_context(patched(MakefxTracer, trace=_refuse_graph))
@@ -41,7 +41,7 @@ def static_settings() -> Iterator[None]:
 
 
 def _refuse_graph(*_: Any) -> NoReturn:
-    """Refuses to capture a graph within the graph, which would keep values that do not exist.
+    """Raises for a graph captured within the trace, because it would store fake values.
 
     Raises:
         Error: always.
@@ -55,7 +55,7 @@ def _refuse_graph(*_: Any) -> NoReturn:
 
 @contextmanager
 def _unchecked_distributions() -> Iterator[None]:
-    """Takes the parameters and samples of `torch.distributions` as they are."""
+    """Disables the checks of parameters and samples in `torch.distributions`."""
     was_checked = validates_distributions()
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
@@ -67,13 +67,13 @@ def _unchecked_distributions() -> Iterator[None]:
 def _is_causal(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
-    """Takes the user's word: whether a mask is causal would only choose a faster kernel."""
+    """Returns the user's setting; detecting a causal mask would only select a faster kernel."""
     return is_causal is True
 
 
 @contextmanager
 def _unchecked_gradients() -> Iterator[None]:
-    """Keeps autograd's anomaly mode, but for its look at values; `forward` may set it, too."""
+    """Keeps autograd's anomaly mode without its check of values; `forward` may also set it."""
     checks_nan = torch.is_anomaly_check_nan_enabled()
     set_anomaly_enabled = torch.set_anomaly_enabled
 
@@ -96,20 +96,20 @@ def _unchecked_gradients() -> Iterator[None]:
 
 @contextmanager
 def _uncompiled() -> Iterator[None]:
-    """Makes what `torch.compile` made run as it is written: the device has its own compiler."""
+    """Runs functions from `torch.compile` uncompiled, because the device has its own compiler."""
     with ExitStack() as stack:
 
         def force_eager() -> None:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
 
-        # Slow to import, and nothing is compiled without it.
+        # Dynamo is slow to import, and without it nothing is compiled.
         with once_imported("torch._dynamo", force_eager):
             yield
 
 
 @contextmanager
 def _visible_range() -> Iterator[None]:
-    """Shows calls of `torch.range` to function modes, which PyTorch's binding of it does not."""
+    """Makes calls of `torch.range` visible to function modes; PyTorch's binding bypasses them."""
     original = torch.range
 
     def visible_range(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Strict mode: says where the real compiler would have stopped, for models meant for hardware.
+"""Strict mode: reports where the real compiler would stop, for models meant for hardware.
 
-Off by default; `POPTORCH_EMU_STRICT=warn` logs one warning, and `=error` raises one error, for all
-the places found in a recorded graph. Only forward operations are looked at: the real compiler makes
-its own gradients.
+Strict mode is off by default. `POPTORCH_EMU_STRICT=warn` logs a warning for each place in a
+recorded graph, and `=error` raises one error for all places. Only forward operations are checked,
+because the real compiler makes its own gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     strict_table = LateModule("poptorch_emu.trace.strict_table")
 
-# Environment: what is to be done about a finding; unset means "off".
+# Environment variable for the reaction to a finding; unset means "off".
 STRICT = "POPTORCH_EMU_STRICT"
 
 
@@ -37,7 +37,7 @@ def is_on() -> bool:
     """Returns whether `POPTORCH_EMU_STRICT` asks for a report.
 
     Raises:
-        ValueError: it has a value that means nothing.
+        ValueError: the environment variable has an unknown value.
     """
     mode = os.environ.get(STRICT, "")
     if mode not in ("", "off", "warn", "error"):
@@ -46,15 +46,15 @@ def is_on() -> bool:
 
 
 def raises_errors() -> bool:
-    """Returns whether what PopTorch refuses is to be an error."""
+    """Returns whether uses that PopTorch rejects raise an error."""
     return os.environ.get(STRICT, "") == "error"
 
 
 def check(graph: Graph) -> None:
-    """Reports what the real compiler would not take, as `POPTORCH_EMU_STRICT` asks.
+    """Reports uses that the real compiler rejects, as `POPTORCH_EMU_STRICT` demands.
 
     Raises:
-        Error: it is "error" and something was found.
+        Error: the mode is "error", and the graph has such a use.
     """
     mode = os.environ.get(STRICT, "")
     found = list(dict.fromkeys(findings(graph)))
@@ -70,7 +70,7 @@ def check(graph: Graph) -> None:
 
 
 def findings(graph: Graph) -> Iterator[str]:
-    """Yields a line of text for each place, with operator, module and the user's line."""
+    """Yields one line of text for each finding, with operator, module and the user's line."""
     layers: set[tuple[str, str]] = set()
     calls = {0}
     for node in graph.operations:
@@ -132,7 +132,7 @@ def _name_of(node: fx.Node) -> str:
 
 
 def _values_in_use(node: fx.Node) -> list[torch.Tensor]:
-    """Returns the results without by-products, which PyTorch leaves behind or backward needs."""
+    """Returns the results that forward uses, without those only PyTorch or backward needs."""
     selections = [node] if isinstance(node.meta["val"], torch.Tensor) else node.users
     return [each.meta["val"] for each in selections if any(map(_is_forward, each.users))]
 
@@ -142,12 +142,12 @@ def _is_forward(user: fx.Node) -> bool:
 
 
 def _selections(node: fx.Node) -> list[fx.Node]:
-    """Returns the nodes that take one of the results of `node` and are used."""
+    """Returns the used nodes that select one of several results of `node`."""
     return [user for user in node.users if user.users] if len(list(tensors_of([node]))) > 1 else []
 
 
 def _arguments(node: fx.Node) -> strict_table.Call:
-    """Returns the arguments by name, defaults included and tensors as fakes."""
+    """Returns the arguments by name, with defaults and with fake tensors."""
     call = vars(arguments_of(node))
     return {
         name: value.meta["val"] if isinstance(value, fx.Node) else value

@@ -1,4 +1,4 @@
-"""Which operators and which of their arguments the real compiler takes: data for strict mode.
+"""Operators and arguments that the real compiler accepts, as data for strict mode.
 
 Source: PopTorch's list of registered handlers and the restrictions that they check.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-# By the name that is left without "aten::", "_" at either end and a number of inputs.
+# Operators that the compiler handles, by name without "aten::", outer "_" and number of inputs.
 HANDLED = frozenset(
     """
     cdist_forward convolution embedding_bag log_softmax prelu_kernel reshape_alias softmax
@@ -46,7 +46,7 @@ HANDLED = frozenset(
     """.split()
 )
 
-# What stands in a graph of ours for operators that are handled, or becomes of them on the device.
+# Operators of our graphs that stand for handled operators, or become handled ones on the device.
 EQUIVALENT = frozenset(
     """
     adaptive_avg_pool2d adaptive_avg_pool3d alias ctc_loss embedding_bag_forward_only empty
@@ -64,12 +64,12 @@ Call = dict[str, Any]
 
 @dataclass(frozen=True)
 class Restriction:
-    """What the compiler does not take of an operator that it takes otherwise.
+    """A condition under which the compiler rejects an operator that it otherwise accepts.
 
     Attributes:
-        operators: to which it applies.
-        is_violated: says so of a call's arguments by name; a tensor is a fake one.
-        text: what the compiler says, or does.
+        operators: names of the operators with this condition.
+        is_violated: returns whether a call is rejected, from its (fake) arguments by name.
+        text: message or behaviour of the compiler.
     """
 
     operators: frozenset[str]

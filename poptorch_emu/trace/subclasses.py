@@ -1,7 +1,7 @@
-"""Tensor subclasses that libraries make inside of `forward`, for states or flags of theirs.
+"""Tensor subclasses that libraries make inside of `forward`, for example for states or flags.
 
-PyTorch makes one of a tensor by giving its memory to a new Python object. A stand-in on the IPU has
-its object already; here that one becomes an instance of a class which is both.
+PyTorch makes an instance from a tensor as a new Python object with the same memory. A fake tensor
+already is a Python object, so here it gets a class that derives from both classes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _new: Callable[..., Any] = torch.Tensor.__new__
 
 @contextmanager
 def made_in_forward() -> Iterator[None]:
-    """Lets tensor subclasses be made of stand-ins."""
+    """Allows fake tensors as the data of tensor subclasses."""
     with patched(
         torch.Tensor,
         __new__=staticmethod(_made_new),
@@ -40,7 +40,7 @@ def made_in_forward() -> Iterator[None]:
 
 
 class _KeepsClass:
-    """Makes what operations return instances of the class that `Tensor` would choose."""
+    """Converts results of operations to the class that `Tensor` would choose."""
 
     @classmethod
     def __torch_function__(
@@ -54,7 +54,7 @@ class _KeepsClass:
 
 
 def _joined(cls: type) -> type:
-    """Returns a class of stand-ins that are instances of `cls`."""
+    """Returns a class of fake tensors that derives from `cls`."""
     if cls not in _classes:
         bases = (cls, _KeepsClass, FakeTensor)
         _classes[cls] = type(cls.__name__, bases, {"__module__": cls.__module__})
@@ -71,7 +71,7 @@ def _is_made_of_stand_in(cls: type, data: Any) -> bool:
 
 
 def _made_new(cls: type, *args: Any, **kwargs: Any) -> Any:
-    """Stands for `torch.Tensor.__new__`."""
+    """Replaces `torch.Tensor.__new__`."""
     if cls is torch.Tensor or issubclass(cls, FakeTensor):
         return _new(cls, *args, **kwargs)
     if args and isinstance(args[0], FakeTensor):
@@ -81,14 +81,14 @@ def _made_new(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 def _made_of(cls: type, data: Any, require_grad: bool = False, **kwargs: Any) -> Any:
-    """Stands for `torch.Tensor._make_subclass`."""
+    """Replaces `torch.Tensor._make_subclass`."""
     if not _is_made_of_stand_in(cls, data):
         return make_subclass(cls, data, require_grad, **kwargs)
     return _with_class(data.detach().requires_grad_(require_grad), _joined(cls))
 
 
 def _seen_as(tensor: torch.Tensor, cls: type) -> Any:
-    """Stands for `torch.Tensor.as_subclass`."""
+    """Replaces `torch.Tensor.as_subclass`."""
     if not isinstance(tensor, FakeTensor):
         return _as_subclass(tensor, cls)
     if cls is torch.Tensor:

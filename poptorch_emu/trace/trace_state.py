@@ -108,8 +108,7 @@ class TraceState:
             stack.enter_context(value_guards.reading(self.reads))
             stack.enter_context(patched(FakeTensor, tolist=tolist))
             stack.enter_context(scopes.closing())
-            # These two contexts need this order, because leaving inference mode enables autograd's
-            # threads again.
+            # The order matters: leaving inference mode enables autograd's threads again.
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.enable_grad())
@@ -195,8 +194,7 @@ class TraceState:
         """
         memory = {fake.untyped_storage()._cdata for fake in fakes.values()}
         with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
-            # A value that shares memory with a buffer is copied, so that no write changes it before
-            # its read.
+            # A value that is a buffer is copied, so that no write changes it before its read.
             values = {
                 name: value.clone() if value.untyped_storage()._cdata in memory else value
                 for name, value in assigned.items()

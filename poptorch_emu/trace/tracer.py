@@ -64,8 +64,7 @@ class Trace:
         host_outputs: outputs that were never on the device, by position.
         trainable: names of the parameters that have a gradient, in the model's order.
         host_functions: functions that the graph calls on the host, by name.
-        batch_counts: number that each micro-batch adds to a buffer of integers, by the buffer's
-            name.
+        batch_counts: number that a micro-batch adds to each counted buffer of integers.
         memo: metadata of the operations' results.
         guards: conditions on values of inputs under which the trace is valid.
     """
@@ -90,12 +89,11 @@ class Forward:
         host_outputs: outputs that were never on the device, by position.
         results: nodes of the outputs.
         losses: marked losses with their nodes, in the order of their computation.
-        batch_counts: number that each micro-batch adds to a buffer of integers, by the buffer's
-            name.
+        batch_counts: number that a micro-batch adds to each counted buffer of integers.
         parameters: fake tensors of the trained parameters, by name.
         first_sequence: sequence number of autograd at the beginning of the trace.
         has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
-        resized: buffers to which `forward` assigned a value of another shape.
+        resized: buffers with an assigned value of another shape.
     """
 
     def __init__(
@@ -218,13 +216,12 @@ def trace_forward(
         model: the user's module.
         arguments: maps a function over the input tensors, and returns the arguments of the call.
         config: configuration of the compilation.
-        initial_gradient: gradient of the loss, with which back-propagation starts in training.
-        hooks: functions that are called before forward and at the end of the trace, even after an
-            error.
+        initial_gradient: gradient of the loss, the start of back-propagation in training.
+        hooks: functions called before forward and at the end of the trace, even after errors.
         metadata: metadata of results from another trace, as far as they are known.
 
     Raises:
-        Error: the model cannot be captured; the text says why, where, and what to do.
+        Error: the model cannot be captured; the text names reason, line and remedy.
     """
     record = partial(_trace, model, arguments, config, initial_gradient, hooks, metadata)
     forward = record()
@@ -274,7 +271,7 @@ def _record(
     initial_gradient: InitialGradient,
     hooks: tuple[Callable[[], None], Callable[[], None]],
 ) -> Forward:
-    """Records `forward`, and what it assigns to buffers."""
+    """Records `forward` and its assignments to buffers."""
     with session.active(), ExitStack() as cleanup:
         cleanup.callback(hooks[1])
         with (

@@ -1,7 +1,7 @@
-"""The trained parameters' own tensors on the host, of which a trace may take no constant.
+"""The host tensors of trained parameters, which must not become constants of a trace.
 
-While `forward` is traced, a stand-in takes the place of each parameter in its module. Who keeps the
-parameter somewhere else reads the host's tensor: its values of that moment, which nothing trains.
+During a trace, a fake tensor replaces each parameter in its module. Code that holds the parameter
+elsewhere reads the host tensor, whose current values would never be trained.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from poptorch_emu.troubleshooting import Topic
 
 
 class TrainedTensors:
-    """Knows where the trained parameters of one trace lie on the host."""
+    """The memory of the trained parameters of one trace."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
 
     def add(self, parameter: HostTensor) -> None:
-        """Notes a parameter, if it is trained."""
+        """Adds a parameter if it is trained."""
         if parameter.value.requires_grad and parameter.value.numel():
             self._names[_memory(parameter.value)] = parameter.name
 
@@ -32,7 +32,7 @@ class TrainedTensors:
         """Checks that a tensor of the host may enter the graph as a constant.
 
         Raises:
-            Error: it is a trained parameter, or was computed of one.
+            Error: the tensor is a trained parameter, or was computed from one.
         """
         if not self._names:
             return
@@ -65,5 +65,5 @@ def _origins(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Returns where the memory of a tensor begins; views share it. Stand-ins have none: 0."""
+    """Returns the address of a tensor's memory, which views share; 0 if it is not on the CPU."""
     return 0 if tensor.device.type != "cpu" else tensor.untyped_storage().data_ptr()

@@ -32,7 +32,7 @@ _MOVES_ON = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "RERAISE", "FOR
 
 
 def outcome_of_check(reader: Any) -> bool | None:
-    """Returns the value with which the running check passes; None if no check is running.
+    """Returns the value that lets the running check pass; None if no check is running.
 
     Args:
         reader: operator that reads a value, or whose result has a shape that depends on a value.
@@ -57,7 +57,7 @@ def warn_of_assertion(func: Any) -> None:
     """Warns that an operator is omitted if it checks values when the model runs.
 
     Raises:
-        Error: strict mode asks for errors.
+        Error: strict mode is on.
     """
     if func in _ASSERTIONS:
         _tolerate()
@@ -78,7 +78,7 @@ def _is_between(file: str) -> bool:
 
 @cache
 def _passing_value(code: CodeType, offset: int) -> bool | None:
-    """Returns the truth value with which a test raises nothing; None if there is no such test.
+    """Returns the truth value that lets a test pass; None if no branch of it raises.
 
     Args:
         code: code of the function that contains the test.

@@ -1,8 +1,8 @@
-"""Values of inputs that `forward` reads while it is recorded, and guards that they stay the same.
+"""Values of inputs that `forward` reads in a trace, with guards that check them before calls.
 
-With `emulator.set_value_guards` a read takes the value of the first micro-batch of the call. The
-operations that lead to the value are kept, and the host evaluates them again on every micro-batch
-before each call. Values that random numbers decide are never read.
+With `emulator.set_value_guards`, a read returns the value in the first micro-batch of the call. The
+operations that compute the value are stored, and the host runs them on every micro-batch before
+each call. Values that depend on random numbers are never read.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class ReadValue:
     """A value that `forward` read.
 
     Attributes:
-        node: computes it; of the recorded graph, or of that of the guards.
-        needed: the operations and sources that it depends on.
-        value: of the first micro-batch of the call that was recorded.
-        line: where the user's code reads it.
+        node: node that computes the value, in the recorded graph or in that of the guards.
+        needed: operations and sources that affect the value.
+        value: value in the first micro-batch of the recorded call.
+        line: line of the user's code that reads the value.
     """
 
     node: fx.Node
@@ -54,19 +54,19 @@ class ReadValue:
     line: str
 
     def names(self, kind: SourceKind) -> list[str]:
-        """Returns the names of the sources of a kind that the value depends on."""
+        """Returns the names of the sources of one kind that affect the value."""
         sources = [source_of(node) for node in self.needed if node.op == "placeholder"]
         return sorted(source.name for source in sources if source.kind is kind)
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A value that another call has otherwise.
+    """A value that differs in another call.
 
     Attributes:
-        read: how it was when the program was captured.
-        found: the value in the other call.
-        micro_batch: of that call, from 0.
+        read: the value when the program was captured.
+        found: value in the other call.
+        micro_batch: number of the micro-batch in that call, from 0.
     """
 
     read: ReadValue
@@ -76,12 +76,12 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class ValueGuards:
-    """The values for which a program holds; without any, it holds for all.
+    """Values that a call must have so that a program is valid; without any, it always is.
 
     Attributes:
-        graph: computes them from inputs, constants and variables.
-        reads: the values, by the node behind which each is compared.
-        num_micro_batches: of one call.
+        graph: graph that computes the values from inputs, constants and variables.
+        reads: values, by the node after which each is compared.
+        num_micro_batches: number of micro-batches of one call.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -91,11 +91,11 @@ class ValueGuards:
     def mismatch(
         self, inputs: Sequence[torch.Tensor], variable: Callable[[str], torch.Tensor]
     ) -> Mismatch | None:
-        """Returns the first value that a call has otherwise, or `None`.
+        """Returns the first value that differs in a call, or None.
 
         Args:
-            inputs: whole batches.
-            variable: returns the present value of a parameter or buffer by its name.
+            inputs: whole batches of the call.
+            variable: returns the current value of a parameter or buffer from its name.
         """
         for number in range(self.num_micro_batches if self.reads else 0):
 
@@ -117,7 +117,7 @@ class ValueGuards:
         values: dict[fx.Node, Any] = {}
         with torch.no_grad():
             for node in self.graph.fx.nodes:
-                if node.op == "placeholder":  # A copy: it may be changed in place.
+                if node.op == "placeholder":  # The graph may change it in place.
                     values[node] = value_of(source_of(node)).detach().clone()
                 else:
                     values[node] = evaluate(node, values)
@@ -128,14 +128,14 @@ class ValueGuards:
 
 
 class ValueReads:
-    """Reads values for one trace, if the options ask for it."""
+    """Reads values for one trace if the options allow it."""
 
     def __init__(self, config: CompileConfig, variables: Mapping[str, torch.Tensor]) -> None:
-        """Begins without reads.
+        """Starts without reads.
 
         Args:
-            config: what is compiled.
-            variables: the host's parameters and buffers by name.
+            config: configuration of the compilation.
+            variables: parameters and buffers of the host, by name.
         """
         self._config = config
         self._variables = variables
@@ -144,14 +144,14 @@ class ValueReads:
         self._obstacle = ""
 
     def add_input(self, name: str, value: torch.Tensor) -> None:
-        """Notes the whole batch of an input."""
+        """Stores the whole batch of an input."""
         self._inputs[name] = value
 
     def read(self, graph: Graph, node: fx.Node) -> torch.Tensor | None:
-        """Returns the value of a node in the first micro-batch, and guards it.
+        """Returns the value of a node in the first micro-batch, and adds a guard for it.
 
         Returns:
-            `None` if values are not read, or this one cannot be; then `hint` says why.
+            None if values are not read, or if this one cannot be; `hint` then says why.
         """
         if not self._config.max_guarded_programs:
             return None
@@ -162,18 +162,18 @@ class ValueReads:
         with disable_current_modes():
             value = known_value(graph, node, self._value_of)
             assert value is not None, "nothing is in the way of it"
-            # A copy: the user's code may change what it is given.
+            # The guard stores a copy, because the user's code may change the returned tensor.
             self._reads.append(ReadValue(node, needed, value.clone(), user_source()))
         return value
 
     def hint(self) -> str:
-        """Returns why a value was not read, as the last sentence of a refusal without its stop."""
+        """Returns the reason why a value was not read, for the end of an error message."""
         if self._obstacle:
             return f"emulator.set_value_guards cannot guard this value: {self._obstacle}"
         return _WITHOUT_OPTION
 
     def guards(self, graph: Graph) -> ValueGuards:
-        """Returns guards of all that was read.
+        """Returns guards for all values that were read.
 
         Raises:
             Error: a value depends on a variable that forward changes between micro-batches.
@@ -203,7 +203,7 @@ class ValueReads:
     def _copied(
         self, graph: Graph, node: fx.Node, own: Graph, copies: dict[fx.Node, fx.Node]
     ) -> fx.Node:
-        """Copies a node into the graph of the guards; what only gives its shape is a constant."""
+        """Copies a node into the guards' graph. Used only for its shape, it becomes a constant."""
         if node.op == "placeholder":
             source = source_of(node)
             if source.kind is SourceKind.CONSTANT:
@@ -230,7 +230,7 @@ class ValueReads:
         return micro_batch(self._inputs[source.name], 0, self._config.batch_factor)
 
     def _obstacle_in(self, node: fx.Node) -> str:
-        """Returns why nothing that depends on `node` can be guarded, or ""."""
+        """Returns the reason why values that depend on `node` cannot be guarded, or ""."""
         if node.op == "placeholder":
             return self._obstacle_of_source(source_of(node))
         if isinstance(node.target, OpOverload):
@@ -273,7 +273,7 @@ class ValueReads:
         return self._config.is_training and self._variables[name].requires_grad
 
     def _check_steady(self, graph: Graph) -> None:
-        """Refuses values that depend on buffers which change between micro-batches of a call."""
+        """Raises for values that depend on buffers which change between micro-batches."""
         if self._config.device_iterations * self._config.gradient_accumulation == 1:
             return
         written = set[fx.Node]().union(*map(written_memory, filter(is_mutating, graph.operations)))
@@ -293,7 +293,7 @@ _active: ValueReads | None = None
 
 @contextmanager
 def reading(reads: ValueReads) -> Iterator[None]:
-    """Makes `hint` speak for these reads."""
+    """Makes `hint` refer to these reads."""
     global _active
     _active = reads
     try:
@@ -303,17 +303,17 @@ def reading(reads: ValueReads) -> Iterator[None]:
 
 
 def hint() -> str:
-    """Returns the end of the refusal of a read: what the option would do, or why it cannot."""
+    """Returns the end of a read's error: the effect of the option, or why it has none."""
     return _WITHOUT_OPTION if _active is None else _active.hint()
 
 
 def micro_batch(value: torch.Tensor, number: int, count: int) -> torch.Tensor:
-    """Returns the rows of one of `count` micro-batches, of the type that the device computes with.
+    """Returns the rows of one micro-batch, in the data type of the device.
 
     Args:
-        value: a whole batch.
-        number: of the micro-batch, from 0.
-        count: of one call.
+        value: the whole batch.
+        number: number of the micro-batch, from 0.
+        count: number of micro-batches in one call.
     """
     rows = value.detach()
     if rows.dim() > 0:
