@@ -1,8 +1,8 @@
-"""Finds the C++ engine that was built with the PyTorch that is here, and stands for it.
+"""Finds the C++ engine for the installed PyTorch and replaces itself by it.
 
 The package has an engine for each minor version of PyTorch that it was built with, `_C_2_13` for
-2.13: PyTorch's binary interface changes from one to the next. This module puts the engine in its
-own place, so that `from poptorch_emu import _C` is the engine. `_C.pyi` tells what it has.
+2.13, because PyTorch's binary interface changes between minor versions. This module replaces itself
+in `sys.modules`, so that `from poptorch_emu import _C` is the engine. `_C.pyi` describes it.
 """
 
 import re
@@ -16,7 +16,7 @@ import torch
 
 from poptorch_emu.log import logger
 
-# Those that the whole test suite ran with. One that follows is taken where there is an engine.
+# Versions that passed the whole test suite. Other versions load with a warning if an engine exists.
 TRIED = ((2, 13), (2, 14))
 _REPAIR = (
     "pip install --force-reinstall --no-deps --no-build-isolation --no-binary poptorch_emu "
@@ -28,7 +28,7 @@ def load(version: str, folder: Path) -> object:
     """Returns the engine in a folder for a version of PyTorch.
 
     Raises:
-        ImportError: there is none, or it does not fit that PyTorch.
+        ImportError: the folder has no such engine, or it does not load with that PyTorch.
     """
     minor, built = minor_version(version), built_versions(folder)
     if minor not in built:
@@ -54,8 +54,8 @@ def load(version: str, folder: Path) -> object:
 
 
 def built_versions(folder: Path) -> list[tuple[int, int]]:
-    """Returns the versions of PyTorch that the engines in a folder were built with, in order."""
-    suffix = EXTENSION_SUFFIXES[0]  # That of this Python; others may have engines there, too.
+    """Returns the versions of PyTorch for which a folder has an engine, in order."""
+    suffix = EXTENSION_SUFFIXES[0]  # That of this Python, because other versions have their own.
     names = [path.name.removesuffix(suffix) for path in folder.glob(f"_C_*{suffix}")]
     return sorted(minor_version(name.removeprefix("_C_").replace("_", ".")) for name in names)
 

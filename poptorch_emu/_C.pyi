@@ -1,6 +1,6 @@
 # ruff: noqa: N999
-# The C++ engine: programs and their execution on virtual IPUs. Contracts are in the headers of
-# csrc/program and csrc/runtime; arguments without a name in C++ are positional only here.
+# The C++ engine: programs and their execution on virtual IPUs. The headers of csrc/program and
+# csrc/runtime state the contracts; arguments before `/` have no name in C++.
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar

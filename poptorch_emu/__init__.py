@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from poptorch_emu.module_loading import without_garbage_collection
 
 with without_garbage_collection():
-    # Which needs nearly all other modules.
+    # Imported here because it needs nearly all other modules.
     from poptorch_emu.executor.factories import inferenceModel, trainingModel
 
 # isort: split
@@ -195,12 +195,12 @@ def ipuHardwareVersion() -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Finds what is loaded late, names that PopTorch's files leak, and those of older releases."""
+    """Returns names that are loaded late, names that PopTorch's files leak, and old names."""
     return unlisted_names.find(name, __all__)
 
 
 def __dir__() -> list[str]:
-    """Returns what is loaded late as well, for who completes names."""
+    """Returns all names, also those that are loaded late, for completion in editors."""
     return sorted({*globals(), *__all__})
 
 

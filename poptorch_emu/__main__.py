@@ -25,7 +25,8 @@ from poptorch_emu.version import __version__
 
 _OWN_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 
-# Keras's part reads it, which few programs load.
+# Environment variable that Keras's part reads; it is named here because few programs load that
+# part.
 _DATASETS_VARIABLE = "POPTORCH_EMU_DATASETS"
 
 _WAY_TO_EXTRAS = {
@@ -41,12 +42,12 @@ _DESCRIPTION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs what the command line names, as Python itself would, with the names installed.
+    """Runs the program that the command line names as Python would, with the names installed.
 
-    An exception of the program goes to the exception hook of that moment without the frames above
-    the program, and the exit status is 1. The frames of this package are left out too, unless they
-    are all that is known of a fault, or POPTORCH_LOG_LEVEL is DEBUG. If this package refused
-    something, the line of the program, the rule of PopTorch, and what to change follow.
+    An exception of the program is passed to `sys.excepthook` without the frames above the program,
+    and the exit status is 1. Frames of this package are left out, too, unless no other frames
+    explain a fault, or POPTORCH_LOG_LEVEL is DEBUG. If this package refused something, the line of
+    the program, the rule of PopTorch, and the change to make follow.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _report(error: Exception) -> None:
-    """Shows an exception of the program, without what only this package's authors understand."""
+    """Shows an exception of the program, without frames of this package if others explain it."""
     trace = _without_own_frames(error.__traceback__)
     is_said = is_explained(error, trace)
     is_short = (is_said or is_of_forward(trace)) and not logger.isEnabledFor(logging.DEBUG)
@@ -131,9 +132,10 @@ def _run_code(code: str) -> None:
 
 
 def _program_by_its_other_name() -> ModuleType:
-    """Returns the module by which what other processes send names the program's classes.
+    """Returns the module `__mp_main__`, which finds the program's classes in `__main__`.
 
-    Python names its first module so, which here is the runner.
+    Other processes pickle the classes under this name, because Python gives it to its first module;
+    here that would be the runner.
     """
     module = ModuleType("__mp_main__")
     setattr(module, "__getattr__", lambda name: getattr(sys.modules["__main__"], name))  # noqa: B010

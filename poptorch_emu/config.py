@@ -1,7 +1,7 @@
-"""What one compilation is asked to do, as immutable values.
+"""Immutable values that describe one compilation.
 
-`options/freeze.py` makes a `CompileConfig` from the user's `Options`; every floor below reads only
-this. It knows neither `Options` nor tensors.
+`options/freeze.py` creates a `CompileConfig` from the user's `Options`; all lower layers read only
+this. The module knows neither `Options` nor tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from poptorch_emu.enums import AutoStage, CommGroupType, Liveness, OutputMode, R
 
 
 class StrategyKind(Enum):
-    """How blocks share the IPUs."""
+    """Ways in which blocks share the IPUs."""
 
     PIPELINED = "pipelined"
     SHARDED = "sharded"
@@ -23,7 +23,7 @@ class StrategyKind(Enum):
 
 
 class SyntheticData(Enum):
-    """What the device computes on instead of the host's inputs; the values are PopART's."""
+    """Data that the device uses in place of the host's inputs; the values are PopART's."""
 
     OFF = 0
     ZEROS = 1
@@ -32,7 +32,7 @@ class SyntheticData(Enum):
 
 
 class PipelineOrder(Enum):
-    """In which order the stages of a pipeline take turns; PopTorch's is grouped."""
+    """Orders in which the stages of a pipeline run; PopTorch's order is grouped."""
 
     GROUPED = "grouped"
     INTERLEAVED = "interleaved"
@@ -41,12 +41,12 @@ class PipelineOrder(Enum):
 
 @dataclass(frozen=True)
 class TableConfig:
-    """A schedule of a pipeline as a table, which PopTorch has none of.
+    """A schedule of a pipeline as a table, which PopTorch does not offer.
 
     Attributes:
-        name: of those that are known, or of the user's own.
-        stages_per_ipu: of those that are known.
-        rows: the user's own table as text, one for each IPU.
+        name: name of a known schedule, or of the user's own.
+        stages_per_ipu: number of stages on each IPU of a known schedule.
+        rows: the user's own table as text, one row for each IPU.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class StageConfig:
-    """One stage the user named: its blocks and, where given, its IPU and phase."""
+    """A stage that the user named: its blocks and, if given, its IPU and phase."""
 
     block_ids: tuple[str, ...]
     ipu: int | None = None
@@ -65,14 +65,14 @@ class StageConfig:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """The execution strategy: explicit `stages`, or none and a rule that makes them.
+    """The execution strategy: explicit `stages`, or none and a rule that creates them.
 
     Attributes:
-        order: of a pipeline.
-        table: of a pipeline, in place of an order.
-        liveness: when the tensors of phases leave the chip.
-        has_separate_backward_phase: whether the last phase does not share its number with the
-            first backward phase.
+        order: order of a pipeline's stages.
+        table: schedule of a pipeline; it replaces `order`.
+        liveness: time at which tensors of phases leave the chip.
+        has_separate_backward_phase: whether the first backward phase has a number of its own
+            instead of that of the last forward phase.
     """
 
     kind: StrategyKind = StrategyKind.PIPELINED
@@ -85,7 +85,7 @@ class StrategyConfig:
 
     @property
     def meets_in_cycles(self) -> bool:
-        """Whether the blocks are a pipeline whose IPUs meet after each of its cycles."""
+        """Whether the blocks are a pipeline whose IPUs synchronise after each pipeline cycle."""
         is_ordered = self.order in (PipelineOrder.GROUPED, PipelineOrder.INTERLEAVED)
         return self.kind is StrategyKind.PIPELINED and is_ordered and self.table is None
 
@@ -96,12 +96,12 @@ class StrategyConfig:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether stages are made from the blocks as they are met."""
+        """Whether stages are created from blocks in the order in which the tracer meets them."""
         return self.auto_stage is not None
 
 
 class Recomputation(Enum):
-    """Which values of forward are computed again in backward; the numbers are the backend's."""
+    """Values of forward that backward recomputes; the numbers are the backend's."""
 
     NONE = 0
     STANDARD = 1
@@ -111,22 +111,23 @@ class Recomputation(Enum):
 
 
 class HostRecomputation(Enum):
-    """Whether the engine, too, computes again what the machine would; no bit depends on it."""
+    """Whether the engine executes the machine's recomputation; results have the same bits."""
 
-    AUTOMATIC = "automatic"  # Where the stashes would not fit into the host's memory.
+    AUTOMATIC = "automatic"  # Executed if the stashes would not fit in the host's memory.
     MODELLED = "modelled"
     EXECUTED = "executed"
 
 
 @dataclass(frozen=True)
 class TensorLocation:
-    """Where the tensors of one kind live.
+    """The location of the tensors of one kind.
 
     Attributes:
-        is_on_chip: in the IPU's memory rather than in streaming memory; `None` where nobody asked.
+        is_on_chip: whether they are in the IPU's memory instead of streaming memory; `None` if the
+            user did not choose.
         min_elements_off_chip: smaller tensors stay on chip. Source: PopART's default.
-        uses_io_tiles_to_load: they come back by way of the tiles set apart for I/O.
-        uses_io_tiles_to_store: on chip they live on the tiles set apart for I/O.
+        uses_io_tiles_to_load: whether they are loaded through the tiles reserved for I/O.
+        uses_io_tiles_to_store: whether, on chip, they are on the tiles reserved for I/O.
     """
 
     is_on_chip: bool | None = None
@@ -135,13 +136,13 @@ class TensorLocation:
     uses_io_tiles_to_store: bool = False
 
     def is_remote(self, num_elements: int) -> bool:
-        """Returns whether a tensor of this size lives in streaming memory."""
+        """Returns whether a tensor of this size is in streaming memory."""
         return self.is_on_chip is False and num_elements >= self.min_elements_off_chip
 
 
 @dataclass(frozen=True)
 class LocationConfig:
-    """Where each kind of tensor lives; placement never changes a result."""
+    """Locations of each kind of tensor; a location never changes a result."""
 
     activation: TensorLocation = TensorLocation()
     weight: TensorLocation = TensorLocation()
@@ -151,20 +152,21 @@ class LocationConfig:
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """What only the model of the machine reads.
+    """Settings that only the model of the machine reads.
 
     Attributes:
-        num_io_tiles: tiles of each IPU that are set apart for I/O.
-        available_memory_proportion: IPU and the part of its memory that a matrix product may take.
-        buffering_depth: micro-batches of an input that the host sends ahead.
-        is_prefetched: whether the host makes inputs ready before the IPU asks for them.
+        num_io_tiles: number of tiles on each IPU that are reserved for I/O.
+        available_memory_proportion: pairs of an IPU and the share of its memory that a matrix
+            product may use.
+        buffering_depth: number of micro-batches of an input that the host sends ahead.
+        is_prefetched: whether the host prepares inputs before the IPU requests them.
         is_outlined: whether equal parts of the code are stored once.
-        outline_threshold: how much a part must save for that.
-        version: of the IPUs: 1, 2 or, for Bow, 21.
-        has_half_products: whether products of half matrices are summed in half precision.
-        has_half_convolutions: whether convolutions of half numbers are.
-        updates_in_turn: whether the IPUs of a replica apply accumulated gradients one after the
-            other.
+        outline_threshold: smallest saving for which a part of the code is stored once.
+        version: version of the IPUs: 1, 2 or, for Bow, 21.
+        has_half_products: whether float16 matrix products are summed in float16.
+        has_half_convolutions: whether float16 convolutions are summed in float16.
+        updates_in_turn: whether the IPUs of a replica apply accumulated gradients one after
+            another.
     """
 
     num_io_tiles: int = 0
@@ -180,16 +182,16 @@ class MachineConfig:
 
 
 class TargetKind(Enum):
-    """What a model is compiled for."""
+    """Targets of a compilation."""
 
-    HARDWARE = "hardware"  # The virtual system, whose IPUs are counted.
-    IPU_MODEL = "ipu_model"  # As many IPUs as the model likes.
+    HARDWARE = "hardware"  # The virtual system, with a limited number of IPUs.
+    IPU_MODEL = "ipu_model"  # The IPU Model, with any number of IPUs.
     OFFLINE = "offline"  # Compiled without a device, never run.
 
 
 @dataclass(frozen=True)
 class AnchorConfig:
-    """A tensor inside the model that the host wants to see (`Options.anchorTensor`)."""
+    """A tensor inside the model that the host reads (`Options.anchorTensor`)."""
 
     short_name: str
     long_name: str
@@ -200,10 +202,10 @@ class AnchorConfig:
 def group_of_replica(
     group_type: CommGroupType, group_size: int, num_replicas: int
 ) -> tuple[int, ...]:
-    """Returns for each replica the number of its group.
+    """Returns the index of each replica's group.
 
-    Source: PopTorch's groups of replicas. `group_size` counts for neighbours and for equally
-    spaced replicas only.
+    Source: PopTorch's groups of replicas. `group_size` matters only for neighbouring and for
+    equally spaced replicas.
     """
     if group_type is CommGroupType.All:
         group_size = num_replicas
@@ -216,7 +218,7 @@ def group_of_replica(
 
 
 def num_input_groups(replication_factor: int, input_group_size: int) -> int:
-    """Returns how many different input blocks the replicas read in one micro-batch."""
+    """Returns the number of different input blocks that the replicas read in one micro-batch."""
     return replication_factor // input_group_size
 
 
@@ -226,7 +228,7 @@ def batches_per_step(
     replication_factor: int,
     input_group_size: int,
 ) -> int:
-    """Returns how many micro-batches of the host's inputs one call consumes.
+    """Returns the number of micro-batches of the host's inputs that one call consumes.
 
     Source: PopTorch user guide, "Efficient data batching"; groups of replicas share their input.
     """
@@ -236,11 +238,11 @@ def batches_per_step(
 
 @dataclass(frozen=True)
 class WeightGroups:
-    """Groups of replicas, each with a value of its own for one parameter of the model.
+    """Groups of replicas, each with its own value of one parameter of the model.
 
     Attributes:
-        name: of the parameter, whose first dimension on the host counts the groups.
-        reads_all: whether the host reads one value a replica rather than one a group.
+        name: name of the parameter, whose first dimension on the host counts the groups.
+        reads_all: whether the host reads one value for each replica instead of each group.
     """
 
     name: str
@@ -249,13 +251,13 @@ class WeightGroups:
     reads_all: bool
 
     def of_replica(self, num_replicas: int) -> tuple[int, ...]:
-        """Returns for each replica the number of its group."""
+        """Returns the index of each replica's group."""
         return group_of_replica(self.group_type, self.group_size, num_replicas)
 
 
 @dataclass(frozen=True)
 class ShardingConfig:
-    """From how many elements on a tensor is cut over the replicas; `None` stands for never."""
+    """Number of elements from which each kind of tensor is sharded over replicas; `None`: never."""
 
     weight: int | None = None
     optimizer: int | None = None
@@ -264,24 +266,24 @@ class ShardingConfig:
 
 
 class CastRule(Enum):
-    """What an operation does with its floating-point arguments in a region of `autocast`."""
+    """Casts of an operation's floating-point arguments in a region of `autocast`."""
 
     FP16 = "fp16"
     FP32 = "fp32"
-    PROMOTE = "promote"  # They take the widest type among them.
-    DEMOTE = "demote"  # They take the narrowest.
+    PROMOTE = "promote"  # Casts to the widest dtype among the arguments.
+    DEMOTE = "demote"  # Casts to the narrowest dtype among the arguments.
 
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """Everything that decides what is compiled; counts are at least 1.
+    """All settings that decide about a compilation; counts are at least 1.
 
     Attributes:
-        recomputation: as the user asked for; `None` leaves it to the compiler.
-        host_recomputation: what of that the engine does.
-        max_guarded_programs: how many programs a model may store, each for other values of inputs
-            that forward reads; with 0 nothing may be read.
-        cast_rules: of regions of `autocast`, by the bare name of a function or a class of modules.
+        recomputation: the user's choice; `None` leaves it to the compiler.
+        host_recomputation: whether the engine executes that recomputation.
+        max_guarded_programs: number of programs that a model may store, each for other values of
+            inputs that forward reads; 0 forbids reading values.
+        cast_rules: rules of `autocast` by the bare name of a function or a module class.
     """
 
     is_training: bool
@@ -320,7 +322,7 @@ class CompileConfig:
     model_name: str | None = None
     shows_progress_bar: bool = True
     names_modules: bool = True
-    # Not compared: what the rules did is seen in the operations.
+    # Not compared, because the recorded operations already contain the casts.
     cast_rules: Mapping[str, CastRule] = field(default_factory=dict, compare=False)
 
     @property
@@ -330,22 +332,23 @@ class CompileConfig:
 
     @property
     def num_sharers(self) -> int:
-        """How many replicas share out a tensor that is cut: those of all processes in training."""
+        """The number of replicas that share a sharded tensor: in training those of all
+        processes."""
         return self.replication_factor * (self.num_processes if self.is_training else 1)
 
     @property
     def num_input_groups(self) -> int:
-        """How many different input blocks the replicas read in one micro-batch."""
+        """The number of different input blocks that the replicas read in one micro-batch."""
         return num_input_groups(self.replication_factor, self.input_group_size)
 
     @property
     def num_micro_batches(self) -> int:
-        """How many micro-batches a window has: an update in training, a call in inference."""
+        """The number of micro-batches in a window: an update in training, a call in inference."""
         return self.gradient_accumulation if self.is_training else self.device_iterations
 
     @property
     def batch_factor(self) -> int:
-        """By what the rows of an input are divided to give the rows of a micro-batch."""
+        """The ratio of the rows of an input to the rows of a micro-batch."""
         return batches_per_step(
             self.device_iterations,
             self.gradient_accumulation,

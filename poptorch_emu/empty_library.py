@@ -12,8 +12,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-# Source: the System V ABI, chapters 4 and 5, and its supplements for these machines: the number of
-# the machine, and the largest page.
+# Number of each machine in ELF, and its largest page in bytes. Source: the System V ABI, chapters 4
+# and 5, and its supplements for these machines.
 _MACHINES = {"x86_64": (62, 0x1000), "aarch64": (183, 0x10000)}
 _SHARED_OBJECT, _VERSION = 3, 1
 _LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551
@@ -23,10 +23,10 @@ _HEADER_BYTES, _SEGMENT_BYTES, _ENTRY_BYTES, _SYMBOL_SIZE = 64, 56, 16, 24
 
 
 def empty_library(machine: str | None = None) -> bytes:
-    """Returns a shared library (ELF) that has no symbol, for this machine or another.
+    """Returns a shared library (ELF) without symbols, for this machine or another one.
 
     Raises:
-        ValueError: libraries of that machine are not known.
+        ValueError: libraries of that machine are not supported.
     """
     machine = machine or platform.machine()
     if machine not in _MACHINES:
@@ -53,7 +53,7 @@ def empty_library(machine: str | None = None) -> bytes:
         _segment(_DYNAMIC, dynamic, 6 * _ENTRY_BYTES, 8),
         _segment(_STACK, 0, 0, 16),
     )
-    # One empty bucket, and the one symbol that each library has, which has no name.
+    # One empty hash bucket, and the unnamed symbol that every library has.
     tables = struct.pack("<4I", 1, 1, 0, 0) + bytes(_SYMBOL_SIZE) + b"\0"
     entry = (struct.pack("<2Q", *each) for each in entries.items())
     return header + b"".join(segments) + b"".join(entry) + tables
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("paths", type=Path, nargs="*", help="the libraries to write")
     parser.add_argument("-o", type=Path, dest="output", help="the one library to write")
-    # What else a compiler is given means nothing here.
+    # Other options of a compiler are ignored.
     given, _ = parser.parse_known_args(arguments)
     paths = [given.output] if given.output else [p for p in given.paths if ".so" in p.name]
     if not paths:

@@ -1,6 +1,6 @@
 """The public enumerations, in PopTorch's spelling and with its values.
 
-Most are `IntEnum`: they compare equal to plain integers, and some options store the bare integer.
+Most are `IntEnum`, because they must compare equal to integers: some options store the integer.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from poptorch_emu.near_names import did_you_mean
 
 
 class _Members(EnumMeta):
-    """The class of enumerations that tell their members to who asks for one that is not there."""
+    """Metaclass of enumerations whose error for an unknown member lists the members."""
 
     def __getattr__(cls, name: str) -> Any:
-        # Up to Python 3.11 members are found here, too.
+        # Python up to 3.11 looks up members here, too.
         if name.startswith("_"):
             raise AttributeError(name)
         if name in cls.__members__:
@@ -27,7 +27,7 @@ class _Members(EnumMeta):
 
 
 class NamedNumber(IntEnum, metaclass=_Members):
-    """An integer that texts show by its name; which they would, depends on Python's version."""
+    """An integer that is shown by its name; Python's own text differs between its versions."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -37,10 +37,10 @@ class NamedNumber(IntEnum, metaclass=_Members):
 
 
 class MeanReductionStrategy(NamedNumber):
-    """When a mean over accumulated gradients is divided (exact); see `Options.Training`."""
+    """Time at which a mean of accumulated gradients is divided (exact); see `Options.Training`."""
 
     Running = 0
-    """Keep a running mean while accumulating."""
+    """Keep a running mean during accumulation."""
     Post = 1
     """Divide the sum at the end of the accumulation."""
     PostAndLoss = 2
@@ -48,57 +48,57 @@ class MeanReductionStrategy(NamedNumber):
 
 
 class DataLoaderMode(NamedNumber):
-    """How a `DataLoader` fetches batches (exact)."""
+    """The way in which a `DataLoader` fetches batches (exact)."""
 
     Sync = 0
-    """In the calling process, when asked."""
+    """Fetch a batch in the calling process when it is requested."""
     Async = 1
-    """In a worker process, ahead of time."""
+    """Fetch batches ahead of time in a worker process."""
     AsyncRebatched = 2
-    """As `Async`, in smaller batches that are joined afterwards, which loses fewer samples."""
+    """Like `Async`, but fetch smaller batches and join them, which drops fewer samples."""
 
 
 class SharingStrategy(NamedNumber):
-    """How the worker of an asynchronous `DataLoader` hands tensors over (exact)."""
+    """The way in which the worker of an asynchronous `DataLoader` passes tensors on (exact)."""
 
     SharedMemory = 0
-    """Through shared memory."""
+    """Pass tensors through shared memory."""
     FileSystem = 1
-    """Through files, where shared memory is too small."""
+    """Pass tensors through files, for example if shared memory is too small."""
     Fork = 2
-    """Through memory shared with a forked worker."""
+    """Pass tensors through memory shared with a forked worker."""
     ForkServer = 3
-    """Through memory shared with a worker forked from a server."""
+    """Pass tensors through memory shared with a worker that was forked from a server."""
 
 
 class OutputMode(NamedNumber):
-    """Which outputs of the micro-batches of one step reach the host (exact)."""
+    """The outputs of a step's micro-batches that reach the host (exact)."""
 
     Final = 0
-    """Those of the last micro-batch."""
+    """Return the outputs of the last micro-batch."""
     EveryN = 1
-    """Those of every n-th device iteration."""
+    """Return the outputs of every n-th device iteration."""
     All = 2
-    """Those of all micro-batches."""
+    """Return the outputs of all micro-batches."""
     Sum = 3
-    """Their sum."""
+    """Return the sum of the outputs."""
     Default = 4
-    """`All` for inference, `Final` for training."""
+    """Use `All` for inference and `Final` for training."""
 
 
 class ConnectionType(NamedNumber):
-    """When to attach to a device (accepted: a virtual device is always free)."""
+    """Time at which a model attaches to a device (accepted: a virtual device is always free)."""
 
     Always = 0
-    """Before compilation."""
+    """Attach before compilation."""
     OnDemand = 1
-    """When the executable is loaded."""
+    """Attach when the executable is loaded."""
     Never = 2
-    """Not at all: compile only."""
+    """Never attach, only compile."""
 
 
 class HalfFloatCastingBehavior(NamedNumber):
-    """Names how mixed precision once was handled (accepted, deprecated)."""
+    """Earlier treatments of mixed precision (accepted, deprecated)."""
 
     FloatDowncastToHalf = 0
     """Cast the float32 operand to float16."""
@@ -109,18 +109,18 @@ class HalfFloatCastingBehavior(NamedNumber):
 
 
 class ReductionType(NamedNumber):
-    """How values over micro-batches and replicas become one (exact)."""
+    """The reduction of values over micro-batches and replicas (exact)."""
 
     Sum = 0
     """Add them."""
     Mean = 1
     """Average them."""
     NoReduction = 2
-    """Leave them apart."""
+    """Keep the values separate."""
 
 
 class SyncPattern(NamedNumber):
-    """Which IPUs wait for each other at an external synchronisation (accepted)."""
+    """The IPUs that wait for each other at an external synchronisation (accepted)."""
 
     Full = 0
     """All IPUs."""
@@ -131,7 +131,7 @@ class SyncPattern(NamedNumber):
 
 
 class MatMulSerializationMode(Enum, metaclass=_Members):
-    """Along which axis `serializedMatMul` cuts the product (accepted)."""
+    """The axis along which `serializedMatMul` cuts the product (accepted)."""
 
     InputChannels = "input_channels"
     """The rows of the left operand."""
@@ -144,64 +144,64 @@ class MatMulSerializationMode(Enum, metaclass=_Members):
 
 
 class Liveness(NamedNumber):
-    """When tensors of a phased model leave the chip (accepted)."""
+    """Time at which tensors of a phased model leave the chip (accepted)."""
 
     AlwaysLive = 0
-    """They stay on chip."""
+    """Keep tensors on chip."""
     OffChipAfterFwd = 1
-    """After the last forward phase."""
+    """Move tensors after the last forward phase."""
     OffChipAfterFwdNoOverlap = 2
-    """After the last forward phase, without overlap of compute and copies."""
+    """Move tensors after the last forward phase, without overlap of compute and copies."""
     OffChipAfterEachPhase = 3
-    """After each phase."""
+    """Move tensors after each phase."""
 
 
 class OverlapMode(Enum, metaclass=_Members):
-    """With what the transfer of an input or output overlaps (modelled)."""
+    """Computation during which an input or output is transferred (modelled)."""
 
     NoOverlap = "no_overlap"
-    """With nothing."""
+    """Do not overlap the transfer."""
     OverlapAccumulationLoop = "overlap_accumulation_loop"
-    """With the compute of the accumulation loop."""
+    """Overlap the transfer with the compute of the accumulation loop."""
     OverlapDeviceIterationLoop = "overlap_device_iteration_loop"
-    """With the compute of the loop over device iterations."""
+    """Overlap the transfer with the compute of the loop over device iterations."""
 
 
 class AutoStage(NamedNumber):
-    """How blocks become stages when the strategy names none (exact)."""
+    """The rule by which blocks become stages if the strategy names none (exact)."""
 
     SameAsIpu = 0
-    """The stage is the block's IPU."""
+    """Use the block's IPU as its stage."""
     AutoIncrement = 1
-    """Stages are numbered from 1 as blocks are met; 0 holds what comes before the first."""
+    """Number stages from 1 in order of the blocks; 0 holds operations before the first block."""
 
 
 class MultiConvPlanType(NamedNumber):
-    """How the convolutions of a `MultiConv` share the chip (accepted)."""
+    """The way in which the convolutions of a `MultiConv` share the chip (accepted)."""
 
     Parallel = 0
-    """Side by side."""
+    """Run the convolutions at the same time."""
     Serial = 1
-    """One after the other."""
+    """Run the convolutions one after another."""
 
 
 class CommGroupType(NamedNumber):
-    """Which replicas form a group (exact)."""
+    """The replicas that form a group (exact)."""
 
     All = 0
-    """All replicas are one group."""
+    """Put all replicas in one group."""
     Consecutive = 1
-    """Neighbours: (0, 1), (2, 3), ..."""
+    """Group neighbours: (0, 1), (2, 3), ..."""
     Orthogonal = 2
-    """Equally spaced: (0, 2), (1, 3), ..."""
+    """Group equally spaced replicas: (0, 2), (1, 3), ..."""
     NoGrouping = 3
-    """Each replica is its own group."""
+    """Make each replica its own group."""
 
 
 class VariableRetrievalMode(NamedNumber):
-    """Which copies of a variable that differs between groups the host reads (exact)."""
+    """The copies of a variable that the host reads if groups have different values (exact)."""
 
     OnePerGroup = 0
-    """That of the first replica of each group."""
+    """Read the copy of the first replica of each group."""
     AllReplicas = 2
-    """Those of all replicas."""
+    """Read the copies of all replicas."""

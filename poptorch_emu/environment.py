@@ -1,4 +1,4 @@
-"""Reads numbers, choices and objects from environment variables, and asks the host what it has."""
+"""Reads environment variables as numbers, choices or objects, and queries the host's resources."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def integer_of(variable: str, default: int = 0, at_least: int | None = None) -> int:
-    """Returns the value of an environment variable, or `default` where it is not set.
+    """Returns the value of an environment variable, or `default` if it is not set.
 
     Args:
-        variable: its name.
-        default: the value where it is not set.
-        at_least: the least value that means something.
+        variable: name of the variable.
+        default: value if the variable is not set.
+        at_least: smallest allowed value.
 
     Raises:
-        Error: it is not an integer, or too small.
+        Error: the value is not an integer or is too small.
     """
     text = os.environ.get(variable)
     if text is None:
@@ -39,10 +39,10 @@ def integer_of(variable: str, default: int = 0, at_least: int | None = None) -> 
 
 
 def choice_of(variable: str, choices: type[_Choice], default: _Choice) -> _Choice:
-    """Returns the choice that an environment variable names, or `default` where it is not set.
+    """Returns the choice that an environment variable names, or `default` if it is not set.
 
     Raises:
-        Error: it names none of them.
+        Error: the value is not one of the choices.
     """
     text = os.environ.get(variable)
     if not text:
@@ -54,14 +54,14 @@ def choice_of(variable: str, choices: type[_Choice], default: _Choice) -> _Choic
 
 
 def object_of(variable: str, example: str) -> dict[str, Any]:
-    """Returns the JSON object in an environment variable, an empty one where it is not set.
+    """Returns the JSON object in an environment variable, or an empty one if it is not set.
 
     Args:
-        variable: its name.
-        example: a value of it, for the message.
+        variable: name of the variable.
+        example: valid value of the variable, for the message.
 
     Raises:
-        Error: it is no JSON object.
+        Error: the value is not a JSON object.
     """
     text = os.environ.get(variable)
     if not text:
@@ -81,7 +81,7 @@ def _error(variable: str, expected: str, text: str) -> Error:
 
 
 def free_memory_bytes() -> int | None:
-    """Returns how much memory the host can give to new work; `None` where it does not say."""
+    """Returns the host's memory that is available to new work; `None` if it is not known."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -93,10 +93,10 @@ def free_memory_bytes() -> int | None:
 
 @functools.cache
 def processor(field: str) -> str | None:
-    """Returns what the host says of its first processor; `None` where it does not say.
+    """Returns a field of the host's first processor; `None` if it is not known.
 
     Args:
-        field: a name of Linux, such as "vendor_id" or "flags".
+        field: name of the field in Linux, such as "vendor_id" or "flags".
     """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,7 +1,7 @@
-"""The exceptions that users see, and the helpers that build them.
+"""The exceptions that users see, and the functions that create them.
 
-Two layers raise `Error`: the Python front end (`make_error`) and everything from capture to the
-engine, which PopTorch wrote in C++ (`compiler_error`); the layout of their texts differs.
+Two layers raise `Error`: the Python front end (`make_error`), and the layers from capture to the
+engine (`compiler_error`), which PopTorch wrote in C++. The layout of their texts differs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LOG_FILE_NAME = "poptorch_error.log"
 
 
 class Error(Exception):
-    """Tells that the device, its compiler or the front end cannot do what was asked (exact).
+    """Raised if the device, its compiler or the front end cannot do what was requested (exact).
 
     Attributes:
-        message: what is wrong, without prefix.
+        message: description of the error without prefix.
         type: short category such as "poptorch_py_error" or "poptorch_cpp_error".
-        location: the contexts in which it happened, one a line, innermost first; "" for errors of
-            the Python layer.
+        location: contexts of the error, one on each line, innermost first; "" for errors of the
+            Python layer.
     """
 
     message: str = ""
@@ -32,7 +32,7 @@ class Error(Exception):
 
 
 class RecoverableError(Error):
-    """Tells of a fault of the machine that a reset cures (exact).
+    """Raised for a fault of the machine that a reset repairs (exact).
 
     Attributes:
         recovery_action: "IPU_RESET", "LINK_RESET", "PARTITION_RESET" or "FULL_RESET".
@@ -42,11 +42,11 @@ class RecoverableError(Error):
 
 
 class UnrecoverableError(Error):
-    """Tells of a fault of the machine that no reset cures (exact)."""
+    """Raised for a fault of the machine that no reset repairs (exact)."""
 
 
 class ConfigFileError(Exception):
-    """Tells that a file given to `Options.loadFromFile` is not valid Python (exact)."""
+    """Raised if a file for `Options.loadFromFile` is not valid Python (exact)."""
 
 
 _CLASS_OF_TYPE: dict[str, type[Error]] = {
@@ -58,7 +58,7 @@ _CLASS_OF_TYPE: dict[str, type[Error]] = {
 def require(condition: bool, message: str) -> None:
     """Raises `AssertionError` with `message` unless `condition` holds, also under `python -O`.
 
-    For those mistakes of the user that PopTorch reports by an assertion.
+    For mistakes of the user that PopTorch reports by an assertion.
     """
     if not condition:
         raise AssertionError(message)
@@ -77,13 +77,14 @@ def compiler_error(
 ) -> Error:
     """Returns an error in the layout of PopTorch's C++ layer; the caller raises it.
 
-    A text of more than 80 lines goes to `poptorch_error.log` in the current directory and is cut.
+    A text of more than 80 lines is written to `poptorch_error.log` in the current directory, and
+    the message is shortened.
 
     Args:
-        message: what is wrong, what was expected, what to do.
-        type: category; it decides between `Error`, `RecoverableError` and `UnrecoverableError`.
-        location: contexts, one a line, innermost first; by default the calling function.
-        recovery_action: which reset cures a recoverable fault.
+        message: what is wrong, what was expected, and what to do.
+        type: category, which decides between `Error`, `RecoverableError` and `UnrecoverableError`.
+        location: contexts, one on each line, innermost first; by default the calling function.
+        recovery_action: reset that repairs a recoverable fault.
     """
     file_and_line, function = _place_of(sys._getframe(1))
     location = location or f"{function} ({file_and_line})"
@@ -115,6 +116,6 @@ def _shorten(text: str) -> str:
     try:
         write_whole(Path(LOG_FILE_NAME), f"{text}\n".encode(errors="backslashreplace"))
     except OSError:
-        return text  # Nowhere to keep the rest: show all of it.
+        return text  # The rest cannot be stored, so all of it is shown.
     kept = lines[: MAX_TEXT_LINES - 1]
     return "\n".join([*kept, f"See {LOG_FILE_NAME} for details"])

@@ -1,9 +1,9 @@
-"""The one logger of the package, and how uncaught exceptions reach it.
+"""Loggers of the package, and the hook that sends uncaught exceptions to them.
 
-The names and the layout are PopTorch's: logger "poptorch::python", one handler on stderr, the first
-level from `POPTORCH_LOG_LEVEL`. What PopTorch's C++ layer says goes to a second logger,
-"poptorch:cpp", whose handler writes where `POPTORCH_LOG_DEST` says; messages that may come many
-times are cut off there.
+Names and layout are PopTorch's: logger "poptorch::python" with one handler on stderr, and an
+initial level from `POPTORCH_LOG_LEVEL`. Messages of the layers that PopTorch wrote in C++ go to the
+logger "poptorch:cpp", whose handler writes to the destination in `POPTORCH_LOG_DEST` and limits
+repeated messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEVEL_OF_NAME = {
 # Source: the default of PopTorch's Options.maxRepeatLogs.
 DEFAULT_MAX_REPEATS = 4
 _REPEAT_KIND = "repeat_kind"
-# For reports: lines, and characters of each.
+# Limits of the log that reports show: number of lines, and characters of each line.
 _NUM_REMEMBERED, _LONGEST_REMEMBERED = 500, 2000
 _NAME_OF_NUMBER = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
 
@@ -53,14 +53,14 @@ _COLOUR_END = "\x1b[0m"
 
 
 def set_log_level(level: int | str) -> None:
-    """Sets what is logged (exact).
+    """Sets the level of messages that are logged (exact).
 
     Args:
-        level: "TRACE", "DEBUG", "INFO", "WARN", "ERR" or "OFF", or in the old style its number:
+        level: "TRACE", "DEBUG", "INFO", "WARN", "ERR" or "OFF", or, in the old style, its number:
             0, 1, 2, 3, 4, 6.
 
     Raises:
-        ValueError: there is no such level.
+        ValueError: the level is unknown.
     """
     if isinstance(level, int):
         if level not in _NAME_OF_NUMBER:
@@ -77,7 +77,7 @@ def set_log_level(level: int | str) -> None:
 
 
 def set_popart_log_level(level: str) -> None:
-    """Checks the level of a layer that we do not have (accepted).
+    """Checks a log level of PopART, which does not exist here (accepted).
 
     Raises:
         ValueError: `level` is not the name of a level.
@@ -99,7 +99,7 @@ class _Formatter(logging.Formatter):
 
 
 class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what `sys.stderr` or `sys.stdout` is now, so that redirecting it works."""
+    """Writes to the current `sys.stderr` or `sys.stdout`, so that redirecting them works."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -110,12 +110,12 @@ class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
         if not tqdm._instances:
             super().emit(record)
             return
-        with tqdm.external_write_mode(file=self.stream):  # A bar that is shown makes room.
+        with tqdm.external_write_mode(file=self.stream):  # Hides a progress bar meanwhile.
             super().emit(record)
 
 
 class _DestinationFile(logging.FileHandler):
-    """Writes to a file, or to stderr after one warning, where the file cannot be opened."""
+    """Writes to a file; if the file cannot be opened, writes to stderr after one warning."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, delay=True)
@@ -141,7 +141,7 @@ def install_excepthook() -> None:
 def log_uncaught(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Logs an exception once, with its traceback, and then what a child process said."""
+    """Logs an exception with its traceback, and then the output of a failed child process."""
     logger.critical("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
     if isinstance(error, subprocess.CalledProcessError):
         output = error.stderr or error.stdout
@@ -152,7 +152,7 @@ def log_uncaught(
 
 
 class _RepeatLimit(logging.Filter):
-    """Lets a repeatable message through so many times, then one line that says it goes on."""
+    """Passes a repeatable message a limited number of times, then one line about further ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class _RepeatLimit(logging.Filter):
         return self._counts[kind] <= self.limit + 1
 
     def start_again(self, limit: int) -> None:
-        """Forgets what was counted."""
+        """Resets the counts and sets the limit."""
         self.limit = limit
         self._counts.clear()
 
@@ -178,17 +178,17 @@ _repeat_limit = _RepeatLimit()
 
 
 def start_repeats(limit: int) -> None:
-    """Begins to count repeatable messages; of each kind, `limit` are shown."""
+    """Resets the counts of repeatable messages; `limit` of each kind will be shown."""
     _repeat_limit.start_again(limit)
 
 
 def warn_repeatable(kind: str, message: str, *args: object) -> None:
-    """Logs a warning of the compiler that may come many times; `kind` says which are alike."""
+    """Logs a compiler warning that may be repeated; messages of one `kind` are counted together."""
     compiler_logger.warning(message, *args, extra={_REPEAT_KIND: kind})
 
 
 class _Recent(logging.Filter):
-    """Remembers the last lines that were logged, for reports; lets everything through."""
+    """Stores the last lines that were logged, for reports; passes every message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ _recent = _Recent()
 
 
 def recent_lines() -> tuple[tuple[str, str, str], ...]:
-    """Returns time, level and text of what this process logged last, at most 500 lines."""
+    """Returns time, level and text of the last lines that this process logged, at most 500."""
     return tuple(_recent.lines)
 
 

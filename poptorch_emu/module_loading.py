@@ -1,4 +1,4 @@
-"""When modules of the package are loaded: late where few programs ask, else all at once."""
+"""Late loading of modules that few programs use, and loading without garbage collection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class LateModule:
-    """Stands for a module that is imported when one of its names is asked for, by any thread.
+    """Stand-in for a module that is imported when a thread first reads one of its names.
 
-    For type checkers, the file that makes one imports the module under `TYPE_CHECKING`.
+    For type checkers, the file that creates it also imports the module under `TYPE_CHECKING`.
     """
 
     def __init__(self, name: str) -> None:
-        """Takes the full name of the module."""
+        """Stores the full name of the module."""
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
@@ -25,10 +25,10 @@ class LateModule:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Lets modules be loaded, or plans be made, without a garbage collection in between.
+    """Disables garbage collection while modules are loaded or plans are created.
 
-    That makes no garbage, but enough objects that Python would look through all of PyTorch's,
-    which takes as long as half of the loading itself.
+    This work creates no garbage, but so many objects that Python would scan all objects of PyTorch,
+    which takes half as long as the loading itself.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,19 +1,19 @@
-"""Which known name was probably meant by one that is not known."""
+"""Finds the known name that was probably meant by an unknown one."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# From this likeness on a name is offered: a third of its letters may be wrong.
+# Smallest similarity of a name that is offered: a third of its letters may be wrong.
 _LIKENESS = 2 / 3
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """Returns the known name that is most like `name`; None if none is.
+    """Returns the known name that is most similar to `name`; `None` if no name is similar.
 
-    Capitals, hyphens and underscores do not count, so that `device_iterations` is like
-    `deviceIterations`; of names that are equal then, the first is meant.
+    Case, hyphens and underscores are ignored, so that `device_iterations` matches
+    `deviceIterations`. Among names that are then equal, the first is returned.
     """
     plain: dict[str, str] = {}
     for each in known:
@@ -29,7 +29,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Returns the error for a name that a module does not have."""
+    """Returns the error for a name that a module lacks."""
     near = "" if name.startswith("_") else did_you_mean(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{near and '.'}{near}")
 

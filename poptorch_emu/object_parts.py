@@ -1,7 +1,8 @@
-"""Parts of objects: the attributes of an instance, or the children that PyTorch's pytree knows.
+"""Parts of objects: the attributes of an instance, or its children in PyTorch's pytree.
 
-A key-value cache, a dataclass and a batch of graphs hold tensors in this way. Nothing here knows
-tensors; classes decide by their layout whether their instances can be copied part by part.
+Objects such as a key-value cache, a dataclass or a batch of graphs hold tensors in their parts. The
+module does not depend on tensors: the layout of a class decides whether its instances can be copied
+part by part.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import torch
 
 from poptorch_emu.torch_versions import pytree
 
-# Modules of Python whose instances keep attributes that the user gave them.
+# Modules of the standard library whose classes have instances with user-defined attributes.
 _KEEPERS = frozenset({"argparse", "collections", "types"})
-# Instances that stand for themselves.
+# Types whose instances are not divided into parts.
 _WHOLE = (torch.nn.Module, Enum, Iterator)
-# Classes that were asked about.
+# Results of `_has_plain_instances` by class.
 _plain_classes = weakref.WeakKeyDictionary[type[Any], bool]()
 
 
 def parts_of(value: Any) -> Mapping[Any, Any] | None:
-    """Returns the parts of an object by name or index; `None` if it is taken as a whole.
+    """Returns the parts of an object by name or index; `None` if it is not divided.
 
-    Containers of Python (lists, tuples and dicts) are no objects here.
+    Python's containers (lists, tuples and dicts) do not count as objects here.
     """
     kind = type(value)
     if kind in pytree.SUPPORTED_NODES:
@@ -37,28 +38,29 @@ def parts_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 def context_of(value: Any) -> Any:
-    """Returns everything beside the parts that an object is made of again, as the pytree has it."""
+    """Returns the pytree's context of an object: all that is needed beside its parts to build
+    it."""
     node = pytree.SUPPORTED_NODES.get(type(value))
     return None if node is None else node.flatten_fn(value)[1]
 
 
 def is_registered(value: Any) -> bool:
-    """Returns whether PyTorch's pytree makes objects of this type from their parts."""
+    """Returns whether PyTorch's pytree can build objects of this type from their parts."""
     return type(value) in pytree.SUPPORTED_NODES
 
 
 def made_of(value: Any, parts: Sequence[Any]) -> Any:
-    """Returns an object like `value`, of a type that the pytree knows, with other parts."""
+    """Returns an object like `value` with other parts; the pytree must know its type."""
     return pytree.SUPPORTED_NODES[type(value)].unflatten_fn(list(parts), context_of(value))
 
 
 def bare_copy(value: Any) -> Any:
-    """Returns an instance of the class of `value` without attributes; no code of the class runs."""
+    """Returns an instance of the class of `value` without attributes, running none of its code."""
     return _maker(type(value))(type(value))
 
 
 def set_attributes(instance: Any, values: Mapping[str, Any]) -> None:
-    """Sets attributes past the methods of the class, so that frozen dataclasses take them, too."""
+    """Sets attributes without the methods of the class, so that frozen dataclasses work, too."""
     own = getattr(instance, "__dict__", None)
     slots = set(_slots(type(instance)))
     for name, value in values.items():
@@ -69,7 +71,7 @@ def set_attributes(instance: Any, values: Mapping[str, Any]) -> None:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Returns the attributes of an instance itself, those in slots too."""
+    """Returns the attributes of an instance itself, including those in slots."""
     found = dict(getattr(value, "__dict__", {}))
     for name in _slots(type(value)):
         if hasattr(value, name):
@@ -78,7 +80,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Yields the names of the slots of a class, as attributes have them."""
+    """Yields the attribute names of the slots of a class."""
     for cls in kind.__mro__:
         names = vars(cls).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
@@ -99,9 +101,10 @@ def _is_plain(kind: type[Any]) -> bool:
 
 
 def _has_plain_instances(kind: type[Any]) -> bool:
-    """Returns whether instances of a class are nothing but their attributes.
+    """Returns whether instances of a class consist of their attributes alone.
 
-    A class with a destructor may own something that a copy would give back twice.
+    A class with a destructor does not count, because it may own a resource that a copy would free
+    a second time.
     """
     if issubclass(kind, (*_WHOLE, type, weakref.ref)) or hasattr(kind, "__del__"):
         return False
@@ -110,6 +113,6 @@ def _has_plain_instances(kind: type[Any]) -> bool:
         return False
     try:
         _maker(kind)(kind)
-    except TypeError:  # Of a built-in class, or abstract.
+    except TypeError:  # The class is built in or abstract.
         return False
     return True

@@ -1,7 +1,7 @@
 """`poprun`: starts a program in several processes, on one host or on many (exact).
 
-The launcher holds the store through which the processes meet and tell of failures. It ends when all
-have ended, reports which failed first, and leaves none behind.
+The launcher holds the store through which the processes find each other and report failures. It
+ends when all processes have ended, reports which failed first, and leaves no process behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poptorch_emu.log import logger
 from poptorch_emu.version import __version__
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What a launcher of real machines needs; accepted and logged.
+# Options that concern real machines; they are accepted and logged.
 _WITHOUT_EFFECT = (
     "--vipu-server-host", "--vipu-server-port", "--vipu-server-timeout", "--vipu-partition",
     "--vipu-allocation", "--vipu-cluster", "--update-partition", "--remove-partition",
@@ -29,10 +29,10 @@ _WITHOUT_EFFECT = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what the command line names; returns the status of the process that failed first.
+    """Runs the command line; returns the status of the process that failed first.
 
-    `--only-output-from-instance`, `--executable-cache-path`, `--numa-aware` and the rest of the
-    options are those of PopRun; the ones that speak to real machines are accepted.
+    `--only-output-from-instance`, `--executable-cache-path`, `--numa-aware` and the other options
+    are those of PopRun; options that concern real machines are accepted.
     """
     parser = _parser()
     given, unknown = parser.parse_known_args(arguments)
@@ -72,9 +72,9 @@ def _num_instances(given: argparse.Namespace, hosts: Sequence[str]) -> int:
 
 
 def with_runner(command: Sequence[str]) -> list[str]:
-    """Returns the command with this package's runner, so that programs find the names of PopTorch.
+    """Returns the command with this package's runner, so that programs find PopTorch's names.
 
-    What is neither Python nor a file of Python is run as it is.
+    A command that is neither Python nor a Python file is returned unchanged.
     """
     first = os.path.basename(command[0])
     if first.startswith("python"):
@@ -96,7 +96,7 @@ def _check_shown(index: int | None, instances: Sequence[Instance]) -> None:
 
 
 def _environment(given: argparse.Namespace) -> dict[str, str]:
-    """Returns what all instances are told besides who they are."""
+    """Returns the environment variables that all instances receive, apart from their identity."""
     found = {}
     if given.executable_cache_path:
         found["POPTORCH_CACHE_DIR"] = os.path.abspath(given.executable_cache_path)

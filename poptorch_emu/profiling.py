@@ -1,4 +1,4 @@
-"""`poptorch.profiling`: named stretches of time, for the tracer that `libpvti` stands for."""
+"""`poptorch.profiling`: named durations, recorded by the stand-in for `libpvti`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`pytest -p poptorch_emu.pytest_plugin`: tests of a library with IPU code, on virtual IPUs.
+"""`pytest -p poptorch_emu.pytest_plugin`: runs tests of a library with IPU code on virtual IPUs.
 
-`import poptorch` means this package from before the first test file is read; each test starts with
-the same random state, and compiling draws no progress bars.
+`import poptorch` means this package before the first test file is read. Each test starts with the
+same random state, and compilations show no progress bars.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from poptorch_emu.version import __version__
 
 _SEED = 0
 
-# At import: neither `-p` nor `pytest_plugins` in a conftest leaves an earlier moment.
+# At import, because with `-p` or `pytest_plugins` in a conftest no hook runs earlier.
 install()
 hide_progress_bars()
 
 
 def pytest_report_header() -> str:
-    """Says in the first lines of a run that there are no real IPUs."""
+    """Returns the line at the start of a run that says that IPUs are virtual."""
     return f"poptorch: poptorch_emu {__version__}, virtual IPUs, seed {_SEED} for each test"
 
 

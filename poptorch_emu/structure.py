@@ -1,7 +1,7 @@
-"""Tensors in nested structures: taking them out in a fixed order and putting others back.
+"""Tensors in nested structures: extracts them in a fixed order and puts others in their places.
 
-Structures are lists, tuples, named tuples, dicts and objects (`object_parts.py`); a parser of the
-user's comes first. Everything that is not a tensor stays where it is.
+Structures are lists, tuples, named tuples, dicts and objects (`object_parts.py`); parsers that the
+user registered take precedence. Values that are not tensors stay in place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from poptorch_emu.object_parts import (
 
 
 class ICustomArgParser(ABC):
-    """Teaches how to find and replace the tensors of a type (exact)."""
+    """Defines how to find and replace the tensors in objects of a type (exact)."""
 
     @abstractmethod
     def yieldTensors(self, struct: Any) -> Iterator[torch.Tensor]:
@@ -40,7 +40,7 @@ _parsers: dict[type, ICustomArgParser] = {}
 
 
 def register_parser(data_type: type, parser: ICustomArgParser | None) -> None:
-    """Makes `parser` responsible for `data_type`; `None` forgets the type."""
+    """Registers `parser` for `data_type`; `None` removes the parser of the type."""
     if parser is None:
         _parsers.pop(data_type, None)
     else:
@@ -48,12 +48,13 @@ def register_parser(data_type: type, parser: ICustomArgParser | None) -> None:
 
 
 def registered_parsers() -> dict[type, ICustomArgParser]:
-    """Returns a copy of what is registered, in the order of registration."""
+    """Returns a copy of the registered parsers, in the order of registration."""
     return dict(_parsers)
 
 
 def find_parser(value: object) -> ICustomArgParser | None:
-    """Returns the parser of the type of `value`, else of the first type it is an instance of."""
+    """Returns the parser for the type of `value`, or of the first type that it is an instance
+    of."""
     if not _parsers:
         return None
     exact = _parsers.get(type(value))
@@ -67,7 +68,7 @@ def flatten_tensors(structure: Any, canonical: Any = None) -> list[torch.Tensor]
 
     Args:
         structure: tensors in containers and objects.
-        canonical: an equal structure whose dicts and objects decide the order instead.
+        canonical: structure of equal form whose dicts and objects define the order instead.
     """
     tensors: list[torch.Tensor] = []
     _collect(structure, canonical, tensors, {})
@@ -82,19 +83,20 @@ def rebuild(
 ) -> Any:
     """Returns `structure` with its tensors replaced, in the order of `flatten_tensors`.
 
-    Objects that hold tensors are copied, and others are shared.
+    Objects that hold tensors are copied; other objects are shared with `structure`.
 
     Args:
         structure: tensors in containers and objects.
-        tensors: what comes in their places.
-        is_replaced: which tensors take one; a parser decides that for its own type.
-        other: makes what takes the place of each value that is neither a tensor nor a structure.
+        tensors: replacements of the tensors.
+        is_replaced: whether a tensor is replaced; a parser decides that for its own type.
+        other: function that returns the replacement of a value that is neither a tensor nor a
+            structure.
     """
     return _Copy(tensors, is_replaced, other, shares=True).of(structure)
 
 
 def snapshot(structure: Any) -> Any:
-    """Returns a copy that does not change with `structure`; tensors are those of `structure`."""
+    """Returns a copy that later changes of `structure` do not affect; tensors are shared."""
     tensors = iter(flatten_tensors(structure))
     return _Copy(tensors, lambda _: True, _own, shares=False).of(structure)
 
@@ -113,10 +115,10 @@ class _Copy:
         other: Callable[[Any], Any],
         shares: bool,
     ) -> None:
-        """Takes what `rebuild` has, and whether objects without tensors are not copied."""
+        """Stores the arguments of `rebuild`, and whether objects without tensors are shared."""
         self._tensors, self._is_replaced, self._other = tensors, is_replaced, other
         self._shares = shares
-        self._copies: dict[int, tuple[Any, Any]] = {}  # With the originals, which keep their ids.
+        self._copies: dict[int, tuple[Any, Any]] = {}  # With originals, so that ids stay in use.
 
     def of(self, value: Any) -> Any:
         """Returns the copy of a value."""
@@ -146,7 +148,7 @@ class _Copy:
             self._copies[id(value)] = value, copy
             return copy
         copy = bare_copy(value)
-        self._copies[id(value)] = value, copy  # Before its parts, which may refer to it.
+        self._copies[id(value)] = value, copy  # Before the parts, which may refer to the object.
         set_attributes(copy, {name: self._of_part(part) for name, part in parts.items()})
         return copy
 
@@ -159,7 +161,7 @@ class _Copy:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Returns whether there is a tensor in a structure, without looking for all of them."""
+    """Returns whether a structure holds a tensor; stops at the first one."""
     seen: dict[int, Any] = {}
     pending = [value]
     while pending:
@@ -174,7 +176,7 @@ def holds_tensors(value: Any) -> bool:
 
 
 def items_of(value: Any) -> Mapping[Any, Any] | None:
-    """Returns the parts of a container or object by key, index or name; `None` of anything else."""
+    """Returns the parts of a container or object by key, index or name; `None` for other values."""
     if isinstance(value, dict):
         return value
     if isinstance(value, (list, tuple)):
@@ -183,14 +185,14 @@ def items_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 class Template:
-    """A structure whose tensors are replaced again and again.
+    """A structure whose tensors are replaced repeatedly.
 
     Attributes:
-        num_tensors: how many it has.
+        num_tensors: number of tensors in the structure.
     """
 
     def __init__(self, structure: Any) -> None:
-        """Looks once at what `structure` is like."""
+        """Analyses `structure` once."""
         self._structure = structure
         self.num_tensors = len(flatten_tensors(structure))
         is_row = type(structure) in (list, tuple)
@@ -204,21 +206,21 @@ class Template:
 
 
 def _like(structure: dict[Any, Any], items: dict[Any, Any]) -> Any:
-    """Returns a dict of the type of `structure`, which may be made from something else first."""
+    """Returns a dict of the type of `structure`; a `defaultdict` also gets its factory."""
     if isinstance(structure, defaultdict):
         return type(structure)(structure.default_factory, items)
     return type(structure)(items)
 
 
 def as_list(result: Any) -> list[Any]:
-    """Returns the items of a list or tuple, and anything else as the only item."""
+    """Returns the items of a list or tuple; any other value as the only item."""
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def _collect(
     structure: Any, canonical: Any, tensors: list[torch.Tensor], seen: dict[int, Any]
 ) -> None:
-    """Appends the tensors in a structure; those of an object at its first place only."""
+    """Appends the tensors in a structure; those of an object only where it occurs first."""
     parser = find_parser(structure)
     if parser is not None:
         tensors += parser.yieldTensors(structure)

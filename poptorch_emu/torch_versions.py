@@ -1,8 +1,8 @@
-"""What is used of PyTorch that it does not promise to keep, and the versions that were tried.
+"""The private names of PyTorch that the package uses, for all versions that it supports.
 
-Names of PyTorch that begin with an underscore, or lie in a module that does, may move or change
-with any release. No other module names them: each is here under a name of its own, and above it
-stands what breaks if it moves. What differs by version is made here, too.
+Names of PyTorch that begin with an underscore, or belong to a module whose name does, may move or
+change with any release. No other module uses them: each has a name here, and the comment above it
+says what breaks if it moves. Differences between versions of PyTorch are handled here, too.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import batchnorm
 from torch.utils.data import dataloader
 
-# Functions of the package have the names of its modules.
+# These modules are looked up by name, because functions of the package hide some of them.
 cond, map_rows, scan, while_loop = (
     sys.modules[f"torch._higher_order_ops.{name}"] for name in ("cond", "map", "scan", "while_loop")
 )
 
-# Operators, of which all graphs consist: nothing is recorded, rewritten or lowered.
+# Operators. Without them no operation can be recorded, rewritten or lowered.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
 
-# Operators that take functions: branches and loops of PyTorch's own would be refused.
+# Operators that take functions. Without them PyTorch's own branches and loops would be refused.
 HigherOrderOperator = torch._ops.HigherOrderOperator
 cond_module = cond
 cond_op = cond.cond_op
 map_impl = map_rows.map_impl
 scan_op = scan.scan_op
 while_loop_op = while_loop.while_loop_op
-# A graph in the graph would keep values of stand-ins, silently.
+# Tracer of PyTorch. Without it a graph within a graph would silently keep values of stand-ins.
 MakefxTracer = proxy_tensor._MakefxTracer
 
-# Tensors without elements, with which forward is recorded, and how they refuse.
+# Tensors without elements, with which forward is recorded, and the errors that they raise.
 FakeTensor = fake_tensor.FakeTensor
 FakeTensorMode = fake_tensor.FakeTensorMode
 DataDependentOutputException = fake_tensor.DataDependentOutputException
@@ -56,11 +56,11 @@ FakeTensorDeviceMismatchError = fake_tensor.FakeTensorDeviceMismatchError
 UnsupportedOperatorException = fake_tensor.UnsupportedOperatorException
 make_subclass = torch.Tensor._make_subclass
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
-# Fakes would hand out an address of nothing.
+# Without this, fakes would return an invalid address for their data.
 set_throw_on_mutable_data_ptr = torch._C._set_throw_on_mutable_data_ptr
 
-# Modes that see each operation, and how PyTorch's own code is kept from them: operations would be
-# recorded twice, or by nobody.
+# Modes that see each operation, and ways to hide PyTorch's own code from them. Without these,
+# operations would be recorded twice or not at all.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
 no_dispatch = torch.utils._mode_utils.no_dispatch
@@ -71,7 +71,7 @@ disabled_torch_function_impl = torch._C._disabled_torch_function_impl
 get_current_function_mode_stack = torch.overrides._get_current_function_mode_stack
 is_torch_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
-# What a fake knows of an operation: metadata of results would not be remembered.
+# Internals of fakes. Without them metadata of results could not be cached.
 TorchDispatchModeKey = torch._C._TorchDispatchModeKey
 PreserveDispatchKeyGuard = torch._C._PreserveDispatchKeyGuard
 get_dispatch_mode = torch._C._get_dispatch_mode
@@ -79,23 +79,24 @@ has_kernel_for_dispatch_key = torch._C._dispatch_has_kernel_for_dispatch_key
 op_implementations_checks = fake_impls.op_implementations_checks
 set_meta_in_tls_dispatch_include = torch._C._set_meta_in_tls_dispatch_include
 
-# Operators of libraries: they would have no gradients, and calls by a packet no overload.
+# Look-up of operators in libraries. Without it they would have no gradients, and calls of an
+# operator without its overload would fail.
 DispatchKey = torch._C.DispatchKey
 ForceDispatchKeyGuard = torch._C._ForceDispatchKeyGuard
 dispatch_tls_local_exclude_set = torch._C._dispatch_tls_local_exclude_set
 dispatch_tls_local_include_set = torch._C._dispatch_tls_local_include_set
 resolve_packet = torch._C._jit_resolve_packet
 
-# Which operation of forward one of backward belongs to: backward would have no stage and no line.
+# Links from backward to forward. Without them operations of backward would have no stage or line.
 current_autograd_node = torch._C._current_autograd_node
 get_sequence_nr = torch._C._autograd._get_sequence_nr
 top_saved_tensors_default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
-# Gradients: `torch.autograd.grad` does not take stand-ins.
+# Gradients, for which `torch.autograd.grad` does not accept stand-ins.
 engine_run_backward = graph._engine_run_backward
 current_graph_task_id = torch._C._current_graph_task_id
 
-# Functions that are recorded in a form of ours, or patched while something is recorded.
+# Functions that are recorded in a form of ours, or patched during a recording.
 grouped_mm = torch._grouped_mm
 meta_registrations = torch._meta_registrations
 nll_loss_nd = torch._C._nn.nll_loss_nd
@@ -103,8 +104,8 @@ pack_padded_sequence = torch._VF._pack_padded_sequence
 pad_packed_sequence = torch._VF._pad_packed_sequence
 tensor_str = torch._tensor_str
 
-# The generator around a function that is checkpointed, which 2.14 renamed: such functions would be
-# run twice by PyTorch, and not recomputed by the device.
+# The generator of a checkpointed function, which 2.14 renamed. Without it PyTorch would run such
+# functions twice, and the device would not recompute them.
 CHECKPOINT_GENERATOR = next(
     name
     for name in (
@@ -114,15 +115,15 @@ CHECKPOINT_GENERATOR = next(
     if hasattr(torch.utils.checkpoint, name)
 )
 
-# Nests of tensors; how often a tensor was written to; the base of all batch norms; what a loader
-# without workers iterates with; a name of PopTorch's native core.
+# Nests of tensors; the count of writes to a tensor; the base class of all batch norms; the iterator
+# of a loader without workers; a function behind a name of PopTorch's native core.
 pytree = torch.utils._pytree
 version_of = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 BatchNorm = batchnorm._BatchNorm
 SingleProcessDataLoaderIter = dataloader._SingleProcessDataLoaderIter
 propagate_shapes_on_graph = torch._C._jit_pass_propagate_shapes_on_graph
 
-# Stores of process groups, where processes leave messages for each other.
+# Stores of process groups, in which processes leave messages for each other.
 Store = c10d.Store
 PrefixStore = c10d.PrefixStore
 TCPStore = c10d.TCPStore
@@ -130,7 +131,7 @@ default_store = torch.distributed.distributed_c10d._get_default_store
 
 
 def leave_uncompiled(function: FunctionType) -> None:
-    """Keeps `torch.compile` from following a function, and what it calls, without its import."""
+    """Excludes a function and its callees from `torch.compile`, without importing the compiler."""
     vars(function)["_torchdynamo_disable"] = True
     skip = torch._C._dynamo.eval_frame._FrameAction.SKIP
     strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(skip, skip)
@@ -138,7 +139,7 @@ def leave_uncompiled(function: FunctionType) -> None:
 
 
 def is_jit_tracing() -> bool:
-    """Returns whether `torch.jit.trace` runs a function."""
+    """Returns whether `torch.jit.trace` is running a function."""
     return torch._C._is_tracing()
 
 
@@ -148,33 +149,33 @@ def has_functorch_transform() -> bool:
 
 
 def has_capturing_mode() -> bool:
-    """Returns whether operations are taken down, by a trace of ours or by PyTorch's."""
+    """Returns whether operations are being recorded, by our tracer or by PyTorch's."""
     keys = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
     return any(torch._C._get_dispatch_mode(key) is not None for key in keys)
 
 
 @cache
 def start_autograd() -> None:
-    """Has autograd decide about its threads, once, before it meets tensors without values.
+    """Makes autograd decide about its threads, once, before it meets tensors without values.
 
-    Of a build for CUDA, PyTorch 2.14 would start threads among fake tensors, and a process that is
-    forked from one with such threads cannot differentiate.
+    Otherwise a CUDA build of PyTorch 2.14 would start threads while fake tensors are active, and a
+    process that is forked from one with such threads cannot differentiate.
     """
     with torch.inference_mode(False), torch.enable_grad():
         torch.autograd.backward(torch.ones((), requires_grad=True))
 
 
 def registered_operator(name: str) -> Any:
-    """Returns what PyTorch knows of a user's operator beyond its schema: kernels for metadata."""
+    """Returns PyTorch's entry for a user's operator, which holds its kernels for metadata."""
     return torch._library.simple_registry.singleton.find(name)
 
 
 def validates_distributions() -> bool:
-    """Returns whether `torch.distributions` looks at values, as `set_default_validate_args` set."""
+    """Returns whether `torch.distributions` checks values (`set_default_validate_args`)."""
     return torch.distributions.Distribution._validate_args
 
 
-# Private attributes of PyTorch's objects, with what breaks if one goes.
+# Private attributes of PyTorch's objects, with the feature that breaks if one is removed.
 ATTRIBUTES = {
     "_backward_hooks": "hooks of parameters, which are refused",
     "_base": "writes through views of tensors of the host",
@@ -204,7 +205,7 @@ ATTRIBUTES = {
     "_use_count": "whether forward left a tensor somewhere",
     "_values": "sparse tensors of the host that forward reads",
 }
-# Operators of PyTorch's whose names are private, with what is recognised no more if one goes.
+# Operators of PyTorch with private names, with the feature that breaks if one is removed.
 OPERATORS = {
     "_adaptive_avg_pool2d": "poolings of joined micro-batches",
     "_adaptive_avg_pool2d_backward": "poolings of joined micro-batches",

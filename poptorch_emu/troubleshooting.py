@@ -1,7 +1,7 @@
-"""What `docs/troubleshooting.md` has a section on, and the phrase by which a message names it.
+"""Sections of `docs/troubleshooting.md`, and the phrase with which messages refer to them.
 
 A message ends with its topic: `f"Couldn't find a loss ...; {Topic.NO_LOSS}"`. The tests compare the
-topics with the sections of the page, and provoke each.
+topics with the sections of the page, and provoke each message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PHRASE = "see troubleshooting: "
 
 
 class Topic(Enum):
-    """A section of the page; in a message it is the hint at the end."""
+    """A section of the page; its text is the hint at the end of a message."""
 
     # Losses, and what forward does.
     NO_LOSS = "no-loss"
@@ -85,19 +85,19 @@ class Topic(Enum):
 
 
 def topic_of(message: str) -> Topic | None:
-    """Returns the topic that a message names, if any."""
+    """Returns the topic that a message names; `None` if it names none."""
     found = re.search(f"{_PHRASE}([a-z0-9-]+)", message)
     return next((topic for topic in Topic if found and topic.value == found[1]), None)
 
 
 def explanation(name: str) -> str:
-    """Returns the section of the page that a message names, for terminals.
+    """Returns a section of the page as text for terminals.
 
     Args:
-        name: such as "no-loss"; or the message, or its end.
+        name: name of a section, such as "no-loss"; or a message, or the end of one.
 
     Raises:
-        LookupError: there is no such section, or the page is not there.
+        LookupError: the section is unknown, or the page is not installed.
     """
     topic = name.rpartition(_PHRASE)[2].strip().rstrip(".")
     known = [each.value for each in Topic]
@@ -112,7 +112,7 @@ def explanation(name: str) -> str:
     sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     title, _, text = next(one for one in sections if one.startswith(f"{topic}\n")).partition("\n")
     parts = re.split(r"^```.*\n", f"{text.strip()}\n", flags=re.MULTILINE)
-    # Links lead to other pages, which a terminal does not show; code is indented instead of fenced.
+    # Links are removed, because a terminal does not show other pages; code is indented, not fenced.
     parts[::2] = [re.sub(r"\[([^]]+)\]\([^)]+\)|\*\*", r"\1", words) for words in parts[::2]]
     parts[1::2] = [re.sub(r"^(?=.)", "    ", code, flags=re.MULTILINE) for code in parts[1::2]]
     rest = f"All sections, and what the examples begin with: {page}"
@@ -120,7 +120,7 @@ def explanation(name: str) -> str:
 
 
 def linked(text: str) -> str:
-    """Returns a message whose hint is a link to the page, for terminals that know links."""
+    """Returns a message whose hint is a link to the page, for terminals that support links."""
     page = _page()
     if page is None:
         return text
@@ -133,14 +133,14 @@ def linked(text: str) -> str:
 
 
 def _page() -> Path | None:
-    """Returns where the page is: in an installed package, or in the documents of a checkout."""
+    """Returns the path of the page in an installed package, or in a checkout's documents."""
     package = Path(__file__).resolve().parent
     places = (package / "troubleshooting.md", package.parent / "docs" / "troubleshooting.md")
     return next((place for place in places if place.is_file()), None)
 
 
 def before_hint(message: str, sentence: str) -> str:
-    """Returns `message` with one more sentence; the hint, where there is one, stays at the end."""
+    """Returns `message` with one more sentence before its hint, which stays at the end."""
     text, separator, hint = message.rpartition(f"; {_PHRASE}")
     if not separator:
         return f"{message} {sentence}"

@@ -1,1 +1,1 @@
-"""A compiled model as programs of plain PyTorch: stages for its pipelining, or one module."""
+"""Exports of a compiled model to plain PyTorch: as stages of its pipelining, or as one module."""

@@ -1,8 +1,9 @@
 """An optimiser of PyTorch that computes by the emulator's own formulas.
 
-For what `torch.optim` does not have, or has in another form: LAMB, velocities that start at zero,
-states in float16. This file and the formulas are plain PyTorch, so that a saved program can have
-copies of them.
+It serves rules that `torch.optim` lacks or defines differently: LAMB, velocities that start at
+    zero,
+and states in float16. This file and the formulas are plain PyTorch, because a saved program
+contains copies of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from poptorch_emu.update.formulas.optimizer_config import (
 )
 from poptorch_emu.update.formulas.rules import state_names, update
 
-# The entry of a group that says which group of the config it is.
+# Key of a parameter group whose value is the index of the group in the config.
 GROUP_INDEX = "group_index"
 _TYPES = ("first_order_type", "second_order_type", "velocity_type")
 
@@ -30,29 +31,29 @@ _TYPES = ("first_order_type", "second_order_type", "velocity_type")
 class FormulaOptimizer(torch.optim.Optimizer):
     """An optimiser whose groups have the hyper-parameters of a compiled optimiser's rule (exact).
 
-    A scheduler may change them, but for a momentum that was a constant of value zero. The state of
-    a parameter has PopART's names, but `step` for the number of steps, whose type PyTorch keeps.
+    A scheduler may change them, except a momentum that was a constant 0. The state of a parameter
+    has PopART's names, except `step`, because PyTorch keeps the dtype of an entry of that name.
     """
 
     def __init__(
         self, params: Iterable[dict[str, Any]], config: OptimizerConfig, lr: float = 0.0
     ) -> None:
-        """Takes groups, each with `GROUP_INDEX` and its hyper-parameters.
+        """Stores groups, each with `GROUP_INDEX` and its hyper-parameters.
 
         Args:
             params: the groups.
-            config: the rule; gradients of all parameters are clipped together if it says so.
-            lr: for groups without.
+            config: the rule; it may clip the gradients of all parameters together.
+            lr: learning rate of groups that set none.
         """
         self._config = config
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Does one update of each parameter that has a gradient (exact).
+        """Updates each parameter that has a gradient once (exact).
 
         Args:
-            closure: computes the loss again, which is returned.
+            closure: function that computes the loss again; `step` returns the loss.
         """
         loss = None
         if closure is not None:
@@ -87,12 +88,12 @@ class FormulaOptimizer(torch.optim.Optimizer):
 
 
 def state_key(name: str) -> str:
-    """Returns what the optimiser calls a state of PopART's name."""
+    """Returns the optimiser's key for a state with PopART's name."""
     return "step" if name == "Step" else name
 
 
 def plain_config(config: OptimizerConfig) -> dict[str, Any]:
-    """Returns what the rule needs as values of JSON; `config_of` is the inverse."""
+    """Returns the rule as values of JSON; `config_of` is the inverse."""
     return {
         "kind": int(config.kind),
         "groups": [
@@ -106,7 +107,7 @@ def plain_config(config: OptimizerConfig) -> dict[str, Any]:
 
 
 def config_of(plain: Mapping[str, Any]) -> OptimizerConfig:
-    """Returns the rule that `plain_config` wrote."""
+    """Returns the rule that `plain_config` converted."""
     groups = (
         GroupConfig(tuple((name, Hyper(*hyper)) for name, hyper in group.items()))
         for group in plain["groups"]

@@ -1,9 +1,10 @@
-"""The forward operations of a compiled graph: which stage runs them, and what stages hand on.
+"""The forward operations of a compiled graph, divided into stages, and the values between stages.
 
-A value that a later stage needs travels through all stages between, as PyTorch's pipelining sends
-from one stage to the next only; it is sent once, however many stages and operations read it.
-Inputs, weights and constants never travel: each stage has its own. Nor does what is made of buffers
-and constants alone, such as tables of rotary embeddings: each stage that reads it makes it.
+A value that a later stage needs passes through all stages between, because PyTorch's pipelining
+sends only from one stage to the next. It is sent once, even if several stages and operations read
+it. Inputs, weights and constants are never sent: each stage has its own. Values computed from
+buffers and constants alone, such as tables of rotary embeddings, are not sent either: each stage
+that reads them computes them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from poptorch_emu.ir.record import Phase
 
 @dataclass(frozen=True)
 class ForwardStages:
-    """What every stage computes.
+    """The forward operations of every stage.
 
     Attributes:
-        graph: all operations, backward ones too.
-        nodes: of each stage the forward operations and the selections of their results, in order.
-        wires: of each stage but the last, the values that it sends to the next.
-        outputs: what the last stage returns: the loss first, if the model trains.
-        loss: the value that is minimised, if the model trains.
+        graph: all operations, including backward.
+        nodes: forward operations of each stage, and the selections of their results, in order.
+        wires: values that each stage but the last sends to the next stage.
+        outputs: results of the last stage: the loss first, if the model trains.
+        loss: value that is minimised; `None` if the model does not train.
     """
 
     graph: Graph
@@ -39,15 +40,15 @@ class ForwardStages:
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.nodes)
 
     def received(self, stage: int) -> tuple[fx.Node, ...]:
-        """Returns the values that `stage` gets from the one before."""
+        """Returns the values that `stage` receives from the stage before."""
         return self.wires[stage - 1] if stage else ()
 
     def returned(self, stage: int) -> tuple[fx.Node, ...]:
-        """Returns the values that `stage` hands on, or returns."""
+        """Returns the values that `stage` sends to the next stage, or returns if it is the last."""
         return self.outputs if stage == self.num_stages - 1 else self.wires[stage]
 
     def sources_of(self, stage: int) -> list[fx.Node]:
@@ -58,7 +59,7 @@ class ForwardStages:
         return [node for node in self.graph.sources if node in used]
 
     def holders_of_trained(self) -> dict[str, list[int]]:
-        """Returns the stages that read each variable that has a gradient, by name, in order."""
+        """Returns the stages that read each variable with a gradient, in order, by its name."""
         trained = {s.name for s, _ in self.graph.results if s.kind is SinkKind.GRADIENT}
         holders: dict[str, list[int]] = {}
         for stage in range(self.num_stages):
@@ -74,11 +75,11 @@ class ForwardStages:
 
 
 def forward_stages(executable: Executable, parameters: Set[str]) -> ForwardStages:
-    """Returns the forward of what was compiled.
+    """Returns the forward of a compiled program.
 
     Args:
         executable: the program.
-        parameters: names of the model's; its other variables are buffers.
+        parameters: names of the model's parameters; its other variables are buffers.
     """
     graph, partition = executable.graph, executable.partition
     stage_of = {
@@ -111,7 +112,7 @@ def is_forward(node: fx.Node) -> bool:
 
 
 def _loss(nodes: Iterable[fx.Node]) -> fx.Node:
-    """Returns the loss; of an operation with several results it is the first."""
+    """Returns the loss; if its operation has several results, the first one."""
     (operation,) = [
         node for node in nodes if operation_of(node) is node and record_of(node).is_loss
     ]
@@ -120,7 +121,7 @@ def _loss(nodes: Iterable[fx.Node]) -> fx.Node:
 
 
 def _needed(outputs: Sequence[fx.Node]) -> set[fx.Node]:
-    """Returns everything that `outputs` depend on, and they themselves."""
+    """Returns all nodes on which `outputs` depend, and `outputs` themselves."""
     needed: set[fx.Node] = set()
     pending = list(outputs)
     while pending:
@@ -132,12 +133,12 @@ def _needed(outputs: Sequence[fx.Node]) -> set[fx.Node]:
 
 
 def _fixed(graph: Graph, nodes: Iterable[fx.Node], parameters: Set[str]) -> set[fx.Node]:
-    """Returns the values that are the same for all micro-batches: of buffers and constants alone.
+    """Returns values computed from buffers and constants alone, equal for all micro-batches.
 
     Args:
-        graph: of all sources.
-        nodes: of forward, in order.
-        parameters: names of variables that do not count: what is made of them may be large work.
+        graph: graph with all sources.
+        nodes: forward operations in order.
+        parameters: names of variables to exclude, because values computed from them may be costly.
     """
     fixed = {
         node
@@ -154,7 +155,7 @@ def _fixed(graph: Graph, nodes: Iterable[fx.Node], parameters: Set[str]) -> set[
 def _with_fixed(
     nodes: Sequence[fx.Node], fixed: Set[fx.Node], order: Iterable[fx.Node]
 ) -> list[fx.Node]:
-    """Returns the operations of a stage with those that make the fixed values that it reads."""
+    """Returns the operations of a stage and those that compute the fixed values that it reads."""
     own = set(nodes)
     pending = [value for node in nodes for value in node.all_input_nodes]
     while pending:
@@ -168,7 +169,7 @@ def _with_fixed(
 def _wires(
     stages: Sequence[Sequence[fx.Node]], outputs: Sequence[fx.Node], fixed: Set[fx.Node]
 ) -> list[tuple[fx.Node, ...]]:
-    """Returns for each stage but the last what it sends: made so far, and used later."""
+    """Returns the values that each stage but the last sends: computed so far and read later."""
     last_use = {node: len(stages) - 1 for node in outputs}
     for stage, nodes in enumerate(stages):
         for node in nodes:

@@ -1,9 +1,9 @@
-"""Proves that autograd finds the gradients that were compiled, and says where gradients flow.
+"""Proof that autograd finds the compiled gradients, and search for values that gradients reach.
 
-The compiled graph has the backward of the user's program written out: with hooks, functions that
-differentiate themselves and detached values. Exported stages have PyTorch's autograd alone. So one
-micro-batch is run forward, then differentiated both ways. Weights are shifted a little: at zero
-two different gradients may be equal.
+The compiled graph contains the backward of the user's program, including hooks, custom autograd
+functions and detached values. Exported stages have PyTorch's autograd only. Therefore one
+micro-batch is run forward and differentiated in both ways. The weights are shifted a little first,
+because two different gradients may be equal at zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from poptorch_emu.ir.graph import SinkKind, SourceKind, source_of
 
 _HOST = torch.device("cpu")
 
-# Of the largest element; both ways use nearly the same operations.
+# Tolerance relative to the largest element; both ways run nearly the same operations.
 _TOLERANCE = 1e-3
 _SHIFT = 0.01
 
@@ -35,9 +35,9 @@ def flowing_values(
     """Returns the values between stages that have a gradient.
 
     Args:
-        stages: of a model that trains.
-        values: the model's tensors.
-        inputs: of one micro-batch.
+        stages: stages of a model that trains.
+        values: tensors of the model.
+        inputs: inputs of one micro-batch.
 
     Raises:
         Error: autograd finds another gradient for a parameter.
@@ -66,7 +66,7 @@ def flowing_values(
 def _sources(
     stages: ForwardStages, values: Values, inputs: Sequence[torch.Tensor]
 ) -> dict[fx.Node, Any]:
-    """Returns the values of all sources but the state of the random numbers."""
+    """Returns the values of all sources except the states of random numbers."""
     generator = torch.Generator().manual_seed(0)
     known: dict[fx.Node, Any] = {}
     for node in stages.graph.sources:
@@ -88,7 +88,7 @@ def _sources(
 
 
 def _run_forward(stages: ForwardStages, known: dict[fx.Node, Any]) -> None:
-    """Adds the value of each forward operation, with what autograd remembers of it."""
+    """Adds the value of each forward operation, with its autograd graph."""
 
     def call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return target(*args, **kwargs)
@@ -103,7 +103,7 @@ def _run_forward(stages: ForwardStages, known: dict[fx.Node, Any]) -> None:
 def _compiled_gradients(
     stages: ForwardStages, forward: Mapping[fx.Node, Any]
 ) -> dict[str, torch.Tensor]:
-    """Returns the gradients that the compiled backward makes of the same forward, by name."""
+    """Returns the gradients that the compiled backward computes from the same forward, by name."""
     known = dict(forward)
     with torch.no_grad():
         for node in stages.graph.fx.nodes:

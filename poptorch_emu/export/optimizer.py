@@ -1,6 +1,6 @@
-"""The optimiser in plain PyTorch that does what a compiled model's optimiser does.
+"""The optimiser in plain PyTorch that computes the same updates as a compiled model's optimiser.
 
-It is one of `torch.optim` where that has the same, and else computes by the emulator's formulas.
+It is one of `torch.optim` if that computes the same, otherwise it uses the emulator's formulas.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from poptorch_emu.update.formulas.optimizer_config import (
 
 if TYPE_CHECKING:
     from poptorch_emu.export import pipeline_runner
-else:  # It loads PyTorch's pipelining, which takes some seconds.
+else:  # Late, because it loads PyTorch's pipelining, which takes some seconds.
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
 
 # Names of classes in torch.optim.
@@ -45,16 +45,16 @@ class TorchOptimizer:
     """An optimiser of plain PyTorch.
 
     Attributes:
-        spec: its class, its groups with names of parameters and values, and for our own formulas
-            the rule.
-        states: of each parameter, by name.
+        spec: its class and its groups, with names of parameters and values; for the emulator's
+            formulas, the rule in place of the class.
+        states: state tensors of each parameter by name.
     """
 
     spec: dict[str, Any]
     states: dict[str, dict[str, torch.Tensor]]
 
     def over(self, parameters: Mapping[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """Returns a new optimiser of those parameters, with names, that it knows."""
+        """Returns a new optimiser for parameters, whose names must be in the groups."""
         return pipeline_runner.make_optimizer(parameters, self.spec, self.states)
 
 
@@ -63,15 +63,15 @@ def torch_optimizer_of(
     parameters: Mapping[str, torch.nn.Parameter],
     states: Mapping[str, torch.Tensor],
 ) -> TorchOptimizer:
-    """Returns the optimiser in plain PyTorch that computes the same.
+    """Returns the optimiser in plain PyTorch that computes the same updates.
 
     Args:
-        config: the optimiser as it is now.
-        parameters: all of the model's, in the model's order.
-        states: by PopART's names; none if the optimiser never ran.
+        config: present configuration of the optimiser.
+        parameters: all parameters of the model, in the model's order.
+        states: state tensors by PopART's names; empty if the optimiser never ran.
 
     Raises:
-        Error: there is none.
+        Error: plain PyTorch has no such optimiser.
     """
     _check(config)
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
@@ -95,7 +95,7 @@ def torch_optimizer_of(
 
 
 def _check(config: OptimizerConfig) -> None:
-    """Raises an `Error` if the optimiser needs what plain PyTorch does in another place."""
+    """Raises an `Error` if the optimiser does work that PyTorch leaves to other objects."""
     if config.loss_scale_rule is not None or config.loss_scaling.value != 1.0:
         raise make_error(
             f"The optimizer scales the loss (loss_scaling={config.loss_scaling.value}), which is "
@@ -143,9 +143,9 @@ def _states(
     """Returns the state of each parameter.
 
     Args:
-        names: of the parameters.
-        states: of the compiled optimiser, by PopART's names; none if it never ran.
-        keys: what the optimiser calls each of PopART's prefixes.
+        names: names of the parameters.
+        states: state tensors of the compiled optimiser by PopART's names; empty if it never ran.
+        keys: the optimiser's key for each of PopART's prefixes.
     """
     found = {name: _state(name, states, keys) for name in names}
     return {name: state for name, state in found.items() if state}
@@ -162,5 +162,5 @@ def _state(
     if "step" in found:
         found["step"] = found["step"].reshape(())
     elif "square_avg" in found:
-        found["step"] = torch.zeros(())  # Ours does not count; PyTorch's does, to no effect.
+        found["step"] = torch.zeros(())  # PyTorch counts RMSprop's steps, but does not use them.
     return found

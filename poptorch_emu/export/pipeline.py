@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
     from poptorch_emu.export import pipeline_gradients, pipeline_runner
-else:  # They load PyTorch's pipelining, which takes some seconds.
+else:  # Late, because they load PyTorch's pipelining, which takes some seconds.
     pipeline_gradients = LateModule("poptorch_emu.export.pipeline_gradients")
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What an export starts from.
+    """The parts of a compiled model that an export reads.
 
     Attributes:
         executable: the program.
-        model: a copy of the user's module, with the weights as they are now.
-        inputs: the tensors for which it was compiled, whole batches.
-        optimizer: of the optimiser, if the model trains; it neither clips nor scales.
-        max_grad_norm: limit of the norm of all gradients; infinity for none.
+        model: copy of the user's module with the present weights.
+        inputs: whole batches for which the model was compiled.
+        optimizer: the optimiser without clipping and loss scaling; `None` for inference.
+        max_grad_norm: limit of the norm of all gradients; infinity for no limit.
     """
 
     executable: Executable
@@ -57,20 +57,20 @@ class Compiled:
 class ExportedPipeline:
     """The stages of a compiled model in plain PyTorch (exact).
 
-    Values are those of the emulator on a CPU but for rounding: for some layers the engine has
-    kernels of its own. Bits are the same for all others, if the number of micro-batches is a power
-    of two: PyTorch divides where the emulator multiplies.
+    Values equal those of the emulator on a CPU except for rounding, because the engine has kernels
+    of its own for some layers. Bits are equal for all other layers, if the number of micro-batches
+    is a power of two: PyTorch divides where the emulator multiplies.
     """
 
     def __init__(self, compiled: Compiled, *, freeze_statistics: bool) -> None:
-        """Checks that plain PyTorch can do the same, and proves it for the gradients.
+        """Checks that plain PyTorch can run the model, and proves that its gradients are equal.
 
         Args:
-            compiled: what to export.
-            freeze_statistics: whether batch norms go on with the statistics that they have.
+            compiled: the compiled model.
+            freeze_statistics: whether batch norms keep their present statistics.
 
         Raises:
-            Error: it cannot; the text names the line and the way out.
+            Error: the model cannot be exported; the message names the line and the way out.
         """
         executable = compiled.executable
         check_exportable(executable, freezes_statistics=freeze_statistics)
@@ -100,7 +100,7 @@ class ExportedPipeline:
         self._made = WeakKeyDictionary()
 
     def __str__(self) -> str:
-        """Returns how many stages there are, on which IPUs, and what can be done with them."""
+        """Returns the number of stages, their IPUs, and the methods to use next, as text."""
         ipus = ", ".join(map(str, self._compiled.executable.partition.ipu_of_stage))
         noun = "stage" if self.num_stages == 1 else "stages"
         return (
@@ -109,22 +109,22 @@ class ExportedPipeline:
         )
 
     def _repr_html_(self) -> str:
-        """Returns the same for a notebook."""
+        """Returns the same text as HTML for a notebook."""
         return html_lines([str(self)])
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are (exact)."""
+        """The number of stages (exact)."""
         return self._stages.num_stages
 
     def stage_module(self, stage: int, device: torch.device | str = "cpu") -> fx.GraphModule:
         """Returns the forward of a stage as ATen operations, with copies of the weights (exact).
 
-        Parameters and buffers have the user's names. Values of the stage before come by position,
-        inputs of the model by the keywords `input_0`, `input_1`, ...
+        Parameters and buffers have the user's names. Values of the stage before are positional
+        arguments; inputs of the model are the keywords `input_0`, `input_1`, ...
 
         Raises:
-            IndexError: there is no such stage.
+            IndexError: `stage` is out of range.
         """
         self._check_stage(stage)
         return stage_module(
@@ -142,15 +142,15 @@ class ExportedPipeline:
         """Returns a stage for a schedule of PyTorch, with all shapes known (exact).
 
         Args:
-            stage: one of `own_stages`.
-            device: where it runs.
-            group: of the processes; by default all of them, or with replicas those of this one.
-            module: what runs; by default a new `stage_module`. Pass one that you have wrapped.
-            kind: of the schedule, as `schedule` takes it.
+            stage: index of the stage, one of `own_stages`.
+            device: device of the stage.
+            group: processes of the pipeline; by default all, or those of this replica.
+            module: module that runs; by default a new `stage_module`. Pass one that you wrapped.
+            kind: kind of the schedule, as for `schedule`.
 
         Raises:
-            IndexError: there is no such stage.
-            ValueError: the stages cannot be shared by the group, or this one is another rank's.
+            IndexError: `stage` is out of range.
+            ValueError: the group cannot share the stages, or this stage belongs to another rank.
         """
         self._check_stage(stage)
         if module is None:
@@ -161,13 +161,13 @@ class ExportedPipeline:
         return made
 
     def replica_group(self) -> dist.ProcessGroup:
-        """Returns the processes that run this one's stages of all replicas (exact).
+        """Returns the processes that run this process's stages of all replicas (exact).
 
-        For what wraps a module: `DistributedDataParallel(module, process_group=...)`. A stage that
-        is not wrapped needs none: `step` sums its gradients over the replicas.
+        Pass it to a wrapper: `DistributedDataParallel(module, process_group=...)`. A stage that is
+        not wrapped needs no group, because `step` sums its gradients over the replicas.
 
         Raises:
-            ValueError: there is one replica, or the processes do not divide into the replicas.
+            ValueError: there is one replica, or the replicas do not divide the processes.
         """
         found: dist.ProcessGroup = pipeline_gradients.replica_group(self._spec)
         return found
@@ -175,13 +175,13 @@ class ExportedPipeline:
     def own_stages(
         self, group: dist.ProcessGroup | None = None, kind: str | None = None
     ) -> list[int]:
-        """Returns the numbers of the stages that belong to this process, in order (exact).
+        """Returns the indices of the stages of this process, in order (exact).
 
-        That is rank, rank + size of the group, ... but for schedules that say it in another way.
+        They are rank, rank + size of the group, ... unless the schedule defines another order.
 
         Args:
-            group: of the processes; by default all of them, or with replicas those of this one.
-            kind: of the schedule, as `schedule` takes it.
+            group: processes of the pipeline; by default all, or those of this replica.
+            kind: kind of the schedule, as for `schedule`.
 
         Raises:
             ValueError: the processes cannot share the stages.
@@ -194,14 +194,14 @@ class ExportedPipeline:
         """Returns the schedule of this process's stages (exact).
 
         Args:
-            stages: the one, or all of them in order.
+            stages: the stage, or all stages of this process in order.
             kind: "1f1b", "gpipe", "sequential" (one micro-batch at a time), "interleaved",
                 "looped_bfs" or "zero_bubble_h1" (several stages in each process, or one),
-                "zero_bubble_v" or "dualpipe_v" (two stages in each), or "table", which is the
-                table of `emulator.set_schedule`. By default what the execution strategy asks for.
+                "zero_bubble_v" or "dualpipe_v" (two stages in each), or "table" for the table of
+                `emulator.set_schedule`. By default the execution strategy decides.
 
         Raises:
-            ValueError: there is no such kind, it does not fit, or a stage is missing.
+            ValueError: the kind is unknown or does not fit the stages, or a stage is missing.
         """
         own = list(stages) if isinstance(stages, Sequence) else [stages]
         schedule = pipeline_runner.make_schedule(own, self._spec, kind)
@@ -211,18 +211,18 @@ class ExportedPipeline:
     def step(self, schedule: Any, *inputs: torch.Tensor) -> Any:
         """Runs a whole batch: forward and backward, or forward alone in inference (exact).
 
-        Gradients are those of the model, as its optimiser takes them: over all replicas and all
-        stages that share a weight, and clipped. They are added to those that parameters have: call
-        `zero_grad` before.
+        Gradients are summed over all replicas and all stages that share a weight, and clipped, as
+        the model's optimiser expects them. They are added to the gradients that parameters already
+        have, so call `zero_grad` before.
 
         Args:
-            schedule: made by `schedule`.
-            inputs: all tensors of a call of the model, on each rank; those that no stage of this
-                process reads are not touched, and none is sent to another process.
+            schedule: schedule that the method `schedule` returned.
+            inputs: all tensors of a call of the model, on each rank; a process ignores those that
+                its stages do not read, and sends none to another process.
 
         Returns:
-            On the rank of the last stage the losses of its replica, one a micro-batch, or the
-            outputs of inference; elsewhere `None`.
+            On the rank of the last stage, the losses of its replica, one for each micro-batch, or
+            the outputs of inference; `None` on other ranks.
 
         Raises:
             ValueError: an input does not have the rows of all micro-batches.
@@ -233,15 +233,15 @@ class ExportedPipeline:
     def optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         """Returns the optimiser for a stage's parameters (exact).
 
-        It is one of `torch.optim`, or computes by the emulator's formulas what that does not have.
-        It has the hyper-parameters that the compiled model's has now, and the state it has made.
+        It is one of `torch.optim`, or uses the emulator's formulas if PyTorch lacks the rule. It
+        has the present hyper-parameters and state of the compiled model's optimiser.
 
         Args:
-            module: made by `stage_module`, or the `submod` of a stage.
+            module: module from `stage_module`, or the `submod` of a stage.
 
         Raises:
             Error: the model does not train.
-            ValueError: the module has parameters that the model does not have.
+            ValueError: the module has parameters that the model lacks.
         """
         own = pipeline_gradients.unwrapped(module)
         return self._torch_optimizer().over(dict(own.named_parameters()))
@@ -253,14 +253,14 @@ class ExportedPipeline:
     ) -> None:
         """Copies the weights of stages into a model with the user's names (exact).
 
-        If the model is wrapped for the emulator, call `copyWeightsToDevice` of the wrapper after.
+        If the model is wrapped for the emulator, call the wrapper's `copyWeightsToDevice` after.
 
         Args:
-            model: of the user's class.
-            modules: of some or all stages; state dicts, if other processes sent them.
+            model: model of the user's class.
+            modules: modules of some or all stages, or state dicts from other processes.
 
         Raises:
-            Error: the model has no tensor of that name.
+            Error: a stage has a tensor that the model lacks.
         """
         own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         for module in modules:
@@ -278,7 +278,7 @@ class ExportedPipeline:
     def save(self, folder: str | Path) -> None:
         """Writes a program of plain PyTorch, which runs without this package (exact).
 
-        The folder gets a `torch.export` file of each stage and `run.py`, which
+        The folder receives a `torch.export` file for each stage and `run.py`, which
         `torchrun --nproc-per-node <stages> run.py batches.pt` starts.
 
         Raises:
@@ -292,7 +292,7 @@ class ExportedPipeline:
                 self._values,
                 self._with_gradient,
                 torch.device("cpu"),
-                recomputes=False,  # `torch.export` takes no checkpoint.
+                recomputes=False,  # `torch.export` does not accept a checkpoint.
             )
             for stage in range(self.num_stages)
         ]

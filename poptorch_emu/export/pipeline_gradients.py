@@ -1,9 +1,8 @@
-"""What becomes of gradients between the last backward of a step and the optimisers.
+"""Sums and clips gradients between the last backward of a step and the optimisers.
 
-Each process has gradients of its own stages and rows. Here they become those of the model: summed
-over the replicas and over the stages that share a weight, and clipped by the norm of all of them.
-
-This file is plain PyTorch, so that a saved program can have a copy of it.
+Each process has gradients of its own stages and rows. This module sums them over the replicas and
+over the stages that share a weight, and clips them by the norm of all gradients. The file is plain
+PyTorch, because a saved program contains a copy of it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from poptorch_emu.export.pipeline_spec import PipelineSpec
 
-# The names of a mesh's dimensions: which pipeline, and which rank of it.
+# Names of a mesh's dimensions: the pipeline, and the rank within it.
 _REPLICA, _RANK = "replica", "rank"
 
-# By all processes and numbers of replicas: PyTorch makes groups of processes once.
+# Meshes by world group and number of replicas, so that each group of processes is created once.
 _meshes: WeakKeyDictionary[Any, dict[int, DeviceMesh]] = WeakKeyDictionary()
 
 
 def pipeline_group(spec: PipelineSpec, group: dist.ProcessGroup | None) -> Any:
-    """Returns the processes of one pipeline: `group`, or with replicas those of this one.
+    """Returns the processes of one pipeline: `group`, or those of this process's replica.
 
     Raises:
-        ValueError: a group is given for one of several replicas, or they are not alike.
+        ValueError: `group` is given for several replicas, or replicas have unequal numbers of
+            processes.
     """
     if spec.num_replicas == 1:
         return group
@@ -48,7 +48,7 @@ def replica_group(spec: PipelineSpec) -> Any:
     """Returns the processes that run the same stages of all replicas.
 
     Raises:
-        ValueError: there are no replicas, or the processes do not divide into them.
+        ValueError: there is one replica, or the replicas do not divide the processes.
     """
     if spec.num_replicas == 1:
         raise ValueError(
@@ -59,19 +59,19 @@ def replica_group(spec: PipelineSpec) -> Any:
 
 
 def replica_of(spec: PipelineSpec) -> int:
-    """Returns which of the replicas this process belongs to."""
+    """Returns the index of the replica to which this process belongs."""
     return 0 if spec.num_replicas == 1 else dist.get_rank(replica_group(spec))
 
 
 def finish_gradients(
     stages: Sequence[PipelineStage], spec: PipelineSpec, ranks: Sequence[int]
 ) -> None:
-    """Makes the gradients of a process's stages those of the model.
+    """Replaces the gradients of a process's stages by those of the whole model.
 
     Args:
-        stages: after the last backward of a step.
-        spec: of the pipeline.
-        ranks: the rank of each stage in the pipeline.
+        stages: stages of this process, after the last backward of a step.
+        spec: spec of the pipeline.
+        ranks: rank of each stage in the pipeline.
     """
     own = {stage.stage_index: dict(unwrapped(stage.submod).named_parameters()) for stage in stages}
     group = stages[0].group
@@ -86,7 +86,7 @@ def finish_gradients(
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """Returns what `DistributedDataParallel` wraps, with the user's names; or the module itself."""
+    """Returns the module inside `DistributedDataParallel`, with the user's names, or `module`."""
     return module.module if isinstance(module, DistributedDataParallel) else module
 
 
@@ -106,7 +106,7 @@ def _mesh(spec: PipelineSpec) -> DeviceMesh:
 
 
 def _sum_over_replicas(stages: Sequence[PipelineStage], spec: PipelineSpec) -> None:
-    """Adds, or averages; what `DistributedDataParallel` wraps is averaged already."""
+    """Sums or averages gradients; `DistributedDataParallel` has already averaged those it wraps."""
     group, count = replica_group(spec), spec.num_replicas
     for stage in stages:
         is_averaged = isinstance(stage.submod, DistributedDataParallel)
@@ -125,12 +125,12 @@ def _sum_over_replicas(stages: Sequence[PipelineStage], spec: PipelineSpec) -> N
 def _sum_over_stages(
     places: Sequence[tuple[int, torch.nn.Parameter | None]], group: dist.ProcessGroup | None
 ) -> None:
-    """Gives all copies of a weight the sum of their gradients, which the owner adds up in order.
+    """Sums the gradients of all copies of a weight; the owner adds them up in order.
 
     Args:
-        places: the rank of each stage that has the weight, and the copy if it is here. The first
-            one is the owner.
-        group: of the pipeline.
+        places: rank of each stage that has the weight, and its copy if it is here. The first
+            place is the owner's.
+        group: processes of the pipeline.
     """
     owner, here = places[0][0], dist.get_rank(group)
     copies = [parameter for _, parameter in places if parameter is not None]
@@ -159,10 +159,10 @@ def _clip(
     group: dist.ProcessGroup | None,
     device: torch.device,
 ) -> None:
-    """Multiplies all gradients so that their norm is at most the spec's.
+    """Scales all gradients so that their norm is at most the spec's limit.
 
-    The norms of parameters stand in the model's order in each process, so that the norm has the
-    same bits wherever the stages are.
+    The norms of parameters are in the model's order in each process, so that the total norm has
+    the same bits wherever the stages are.
     """
     norms = torch.zeros(len(spec.trained), device=device)
     for index, (name, holders) in enumerate(spec.trained):
@@ -178,7 +178,7 @@ def _clip(
 
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Returns the gradient; zeros are made where backward left none."""
+    """Returns the gradient; creates zeros if backward left none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

@@ -1,8 +1,8 @@
 """Runs exported stages on `torch.distributed.pipelining`.
 
-This file and those that it imports are plain PyTorch: a saved program has a copy of it, named
-`run.py`, which `torchrun --nproc-per-node N run.py batches.pt` starts. `batches.pt` is a list that
-`torch.save` wrote; each item holds the input tensors of one update.
+This file and those that it imports are plain PyTorch, because a saved program contains copies of
+them. This file is its `run.py`, which `torchrun --nproc-per-node N run.py batches.pt` starts.
+`batches.pt` is a list that `torch.save` wrote; each item holds the input tensors of one update.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["main", "make_optimizer", "make_schedule", "make_stage", "own_stages"
 def own_stages(
     spec: PipelineSpec, group: dist.ProcessGroup | None = None, kind: str | None = None
 ) -> list[int]:
-    """Returns the numbers of the stages that belong to this process, in order.
+    """Returns the indices of the stages of this process, in order.
 
     Raises:
         ValueError: the processes cannot share the stages.
@@ -59,18 +59,18 @@ def make_stage(
     group: dist.ProcessGroup | None = None,
     kind: str | None = None,
 ) -> PipelineStage:
-    """Returns the stage that runs `module`, with the specs of all that is sent and received.
+    """Returns the stage that runs `module`, with specs of all tensors that it exchanges.
 
     Args:
-        module: its forward.
-        index: its number.
-        spec: of the pipeline.
-        device: where it runs.
-        group: of the processes.
-        kind: of the schedule; by default that of the spec.
+        module: forward of the stage.
+        index: index of the stage.
+        spec: spec of the pipeline.
+        device: device of the stage.
+        group: processes of the pipeline.
+        kind: kind of the schedule; by default that of the spec.
 
     Raises:
-        ValueError: the processes are too many, or the stage belongs to another one of them.
+        ValueError: there are too many processes, or the stage belongs to another process.
     """
     group = pipeline_group(spec, group)
     num_stages, num_ranks = len(spec.stages), dist.get_world_size(group)
@@ -89,7 +89,8 @@ def make_stage(
         input_args=tuple(tensor.example() for tensor in ends.received),
         output_args=tuple(tensor.example() for tensor in ends.returned),
         group=group,
-        # With a builder the whole backward runs at once, and what it builds does the rest.
+        # With a builder, PyTorch runs the whole backward at once; the built function then does
+        # nothing.
         dw_builder=None if ends.is_split else _build_nothing,
     )
 
@@ -105,18 +106,18 @@ def run_step(
     inputs: Sequence[torch.Tensor],
     kind: str | None = None,
 ) -> Any:
-    """Runs forward, and backward in training, of a whole batch.
+    """Runs forward and, in training, backward of a whole batch.
 
     Args:
-        schedule: of `make_schedule`.
-        stages: of this process; each input goes only to processes that read it.
-        spec: of the pipeline.
-        inputs: the tensors of a call in order, each for all micro-batches of all replicas.
-        kind: of the schedule; by default that of the spec.
+        schedule: schedule from `make_schedule`.
+        stages: stages of this process, which receive the inputs that they read.
+        spec: spec of the pipeline.
+        inputs: tensors of a call in order, each for all micro-batches of all replicas.
+        kind: kind of the schedule; by default that of the spec.
 
     Returns:
-        On the rank of the last stage the losses of its replica, one a micro-batch, or the outputs;
-        else `None`.
+        On the rank of the last stage, the losses of its replica, one for each micro-batch, or the
+        outputs; `None` on other ranks.
 
     Raises:
         ValueError: an input does not have the rows of all micro-batches.
@@ -134,7 +135,7 @@ def run_step(
         with torch.no_grad():
             return schedule.step(**named)
     losses: list[torch.Tensor] = []
-    # PyTorch wants a target of the loss function; ours is computed in the last stage.
+    # A placeholder: PyTorch requires a target, but the last stage already computes the loss.
     target = torch.zeros(spec.num_micro_batches, device=device) if is_last else None
     options = {} if isinstance(schedule, OneByOne) else {"return_outputs": False}
     schedule.step(target=target, losses=losses, **options, **named)
@@ -144,7 +145,7 @@ def run_step(
 
 
 def check_inputs(spec: PipelineSpec, inputs: Sequence[torch.Tensor]) -> None:
-    """Raises a ValueError for inputs that cannot be cut into the spec's micro-batches."""
+    """Raises `ValueError` for inputs that cannot be cut into the spec's micro-batches."""
     if len(inputs) != len(spec.inputs):
         raise ValueError(
             f"A step takes {len(spec.inputs)} input tensors, but {len(inputs)} were given. Pass "
@@ -165,7 +166,7 @@ def check_inputs(spec: PipelineSpec, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def _rows_of(value: torch.Tensor, replica: int, spec: PipelineSpec) -> torch.Tensor:
-    """Returns the rows of one replica: replicas take turns, a micro-batch each."""
+    """Returns the rows of one replica; replicas take micro-batches in turn."""
     if spec.num_replicas == 1 or not value.dim():
         return value
     shape = (spec.num_micro_batches, spec.num_replicas, -1, *value.shape[1:])
@@ -180,12 +181,12 @@ def make_optimizer(
     """Returns an optimiser for the parameters of a module.
 
     Args:
-        parameters: by name.
+        parameters: parameters by name.
         spec: "groups" with "names" and "values"; "class" of `torch.optim`, or "formulas".
-        states: of parameters, by their names.
+        states: state tensors of each parameter by its name.
 
     Raises:
-        ValueError: a parameter has another name than all of the spec's.
+        ValueError: the spec does not name a parameter.
     """
     known = {name for group in spec["groups"] for name in group["names"]}
     unknown = [name for name, one in parameters.items() if one.requires_grad and name not in known]
@@ -199,7 +200,7 @@ def make_optimizer(
         members = [parameters[name] for name in group["names"] if name in parameters]
         if members:
             groups.append({"params": members, **group["values"]})
-    # An optimiser needs a parameter, and a stage may have none.
+    # A placeholder for stages without parameters, because an optimiser requires one.
     nothing = {"params": [torch.nn.Parameter(torch.empty(0))]}
     kind: Any
     if "formulas" in spec:
@@ -219,7 +220,7 @@ def make_optimizer(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains the stages of the folder of this file on batches, and saves their weights."""
+    """Trains the stages in this file's folder on batches, and saves their weights."""
     parser = argparse.ArgumentParser(description="Trains a saved pipeline; start it by torchrun.")
     parser.add_argument("batches", type=Path, help="a list of tuples of tensors, by torch.save")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -256,7 +257,7 @@ def train(folder: Path, batches: Path, device: torch.device, kind: str | None) -
         for one in optimizers:
             one.step()
         if losses is not None:
-            # One write, since replicas share the output.
+            # One write for the whole line, because replicas share the output.
             sys.stdout.write(" ".join(str(loss.item()) for loss in losses) + "\n")
             sys.stdout.flush()
     if replica_of(spec):
@@ -277,13 +278,13 @@ def _load_stage(
     def ignore_others(_: Any, received: Any, inputs: dict[str, Any]) -> Any:
         return received, {name: value for name, value in inputs.items() if name in own}
 
-    # All stages of a process are given the inputs that any of them reads.
+    # All stages of a process receive the inputs that any of them reads.
     module.register_forward_pre_hook(ignore_others, with_kwargs=True, prepend=True)
     return module
 
 
 def _own_device(kind: str) -> torch.device:
-    """Returns this rank's device: of several GPUs each rank takes its own."""
+    """Returns this rank's device; with several GPUs each rank uses another one."""
     if kind == "cpu":
         return torch.device("cpu")
     return torch.device(kind, dist.get_rank() % torch.cuda.device_count())

@@ -1,6 +1,6 @@
-"""The schedules of exported pipelines: PyTorch's own, by name, and tables that it runs.
+"""Schedules of exported pipelines: PyTorch's own, by name, and tables that PyTorch executes.
 
-This file is plain PyTorch, so that a saved program can have a copy of it.
+The file is plain PyTorch, because a saved program contains a copy of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from poptorch_emu.export.pipeline_spec import PipelineSpec, input_name
 
-# How an input is cut into micro-batches: along its first dimension.
+# Inputs are cut into micro-batches along their first dimension.
 _CHUNKS = TensorChunkSpec(0)  # type: ignore[no-untyped-call]
 
 _OF_ONE_STAGE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -36,11 +36,11 @@ _OF_SEVERAL = {
     "zero_bubble_v": ScheduleZBVZeroBubble,
     "dualpipe_v": ScheduleDualPipeV,
 }
-# Down to the last rank and up again, two stages each.
+# Schedules whose stages go from the first rank to the last and back, two on each rank.
 _OF_A_V = ("zero_bubble_v", "dualpipe_v")
-# Those that compute gradients of weights apart from those of inputs.
+# Schedules that compute gradients of weights separately from those of inputs.
 _SPLIT = ("zero_bubble_h1", "zero_bubble_v", "dualpipe_v")
-# The rows of the spec.
+# Kind of a schedule whose actions are the rows of the spec.
 _TABLE = "table"
 
 KINDS = (*_OF_ONE_STAGE, *_OF_SEVERAL, _TABLE, "sequential")
@@ -50,12 +50,12 @@ def ranks_of_stages(spec: PipelineSpec, num_ranks: int, kind: str | None = None)
     """Returns the rank of each stage.
 
     Args:
-        spec: of the pipeline.
-        num_ranks: processes that share it.
-        kind: of the schedule; by default that of the spec.
+        spec: spec of the pipeline.
+        num_ranks: number of processes that share the pipeline.
+        kind: kind of the schedule; by default that of the spec.
 
     Raises:
-        ValueError: they cannot share the stages so.
+        ValueError: these processes cannot share the stages.
     """
     count, wanted = len(spec.stages), kind or spec.kind
     if count % num_ranks:
@@ -82,13 +82,13 @@ class OneByOne:
     """A schedule of one micro-batch at a time: forward through all stages, then backward."""
 
     def __init__(self, stages: Sequence[PipelineStage], spec: PipelineSpec) -> None:
-        """Takes the stages of this process."""
+        """Stores the stages of this process."""
         self._stages = stages
         self._spec = spec
         self._inner = _pipelined(stages, spec, "1f1b" if len(stages) == 1 else "interleaved", 1)
 
     def step(self, *, target: Any = None, losses: list[Any] | None = None, **inputs: Any) -> Any:
-        """Does what `step` of PyTorch's schedules does; outputs are not returned."""
+        """Runs a batch as `step` of PyTorch's schedules does, but returns no outputs."""
         count = self._spec.num_micro_batches
         of_all: list[Any] = []
         for index in range(count):
@@ -113,12 +113,12 @@ def make_schedule(
     """Returns the schedule of this process's stages.
 
     Args:
-        stages: all of this process, in order.
-        spec: of the pipeline.
+        stages: all stages of this process, in order.
+        spec: spec of the pipeline.
         kind: one of `KINDS`; by default that of the spec, or "interleaved" for several stages.
 
     Raises:
-        ValueError: there is no such kind, it does not fit, or a stage is missing.
+        ValueError: the kind is unknown or does not fit the stages, or a stage is missing.
     """
     wanted = kind or spec.kind
     if wanted not in KINDS:
@@ -126,7 +126,7 @@ def make_schedule(
     _check_own_stages(stages, spec, wanted)
     _check_wrapped(stages, spec, wanted)
     if not spec.is_training:
-        wanted = "gpipe"  # Without backward all kinds are this one.
+        wanted = "gpipe"  # Without backward, all kinds run the same actions.
     elif kind is None and wanted == "1f1b" and len(stages) > 1:
         wanted = "interleaved"
     if wanted == "sequential":
@@ -149,10 +149,10 @@ def _check_own_stages(stages: Sequence[PipelineStage], spec: PipelineSpec, kind:
 
 
 def _check_wrapped(stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str) -> None:
-    """Refuses what would leave gradients of replicas unsummed without a word.
+    """Refuses wrapped stages whose gradients would silently not be summed over replicas.
 
-    `DistributedDataParallel` sums what a whole backward adds to the parameters; gradients of
-    weights that are computed apart are added past it.
+    `DistributedDataParallel` sums gradients that a whole backward computes, but misses gradients
+    of weights that are computed separately.
     """
     is_split = kind in _SPLIT or (kind == _TABLE and any("I" in a for r in spec.rows for a in r))
     if is_split and any(isinstance(stage.submod, DistributedDataParallel) for stage in stages):
@@ -179,7 +179,7 @@ def _pipelined(
             f"{len(stages)}. Choose 'interleaved' or 'sequential', or start more processes."
         )
     if kind == "1f1b" and num_micro_batches < stages[0].num_stages:
-        kind = "gpipe"  # PyTorch's 1F1B wants as many micro-batches as stages; values are equal.
+        kind = "gpipe"  # PyTorch's 1F1B needs at least one micro-batch for each stage.
     specs = {
         input_name(number): _CHUNKS if spec.inputs[number].shape else _Replicate()
         for number in read_by(stages, spec)
@@ -195,7 +195,7 @@ def _pipelined(
     if kind in _OF_ONE_STAGE:
         return _OF_ONE_STAGE[kind](stages[0], **arguments)
     if kind == "looped_bfs":
-        specs = arguments.pop("kwargs_chunk_spec")  # This one forgot to take it.
+        specs = arguments.pop("kwargs_chunk_spec")  # This class lacks the argument.
         schedule = ScheduleLoopedBFS(list(stages), **arguments)
         schedule._kwargs_chunk_spec = specs
         return schedule
@@ -203,7 +203,7 @@ def _pipelined(
 
 
 def _by_rows(stages: Sequence[PipelineStage], spec: PipelineSpec, arguments: dict[str, Any]) -> Any:
-    """Returns what runs the rows of the spec."""
+    """Returns a schedule of PyTorch that executes the rows of the spec."""
     schedule = _PipelineScheduleRuntime(list(stages), **arguments)  # type: ignore[no-untyped-call]
     schedule.pipeline_order = {
         rank: list(map(_Action.from_str, row)) for rank, row in enumerate(spec.rows)
@@ -213,12 +213,12 @@ def _by_rows(stages: Sequence[PipelineStage], spec: PipelineSpec, arguments: dic
 
 
 def read_by(stages: Sequence[PipelineStage], spec: PipelineSpec) -> list[int]:
-    """Returns the numbers of the inputs that these stages read."""
+    """Returns the indices of the inputs that these stages read."""
     return sorted({number for s in stages for number in spec.stages[s.stage_index].inputs})
 
 
 def _first(output: Any, target: torch.Tensor) -> torch.Tensor:
-    """Returns the loss, which is all that the last stage returns."""
+    """Returns the loss, the only result of the last stage."""
     loss: torch.Tensor = output[0]
     return loss
 

@@ -1,7 +1,7 @@
-"""Specs of an exported pipeline: plain values, for plain PyTorch.
+"""Specs of an exported pipeline: plain values for plain PyTorch.
 
-Plain PyTorch, too: a saved program has copies of this file and of the others that the runner
-imports, which then find each other by their bare names.
+A saved program contains copies of this file and of the others that the runner imports, which then
+import each other by their bare names. Therefore the file itself is plain PyTorch.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import torch
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a micro-batch; the name of its dtype has no "torch."."""
+    """One tensor of a micro-batch; the name of its dtype lacks the prefix "torch."."""
 
     shape: tuple[int, ...]
     dtype: str
     has_gradient: bool = False
 
     def example(self, device: str = "meta") -> torch.Tensor:
-        """Returns zeros with this spec, by default without memory."""
+        """Returns zeros that match this spec, by default without memory."""
         dtype = getattr(torch, self.dtype)
         return torch.zeros(self.shape, dtype=dtype, device=device, requires_grad=self.has_gradient)
 
 
 def input_name(number: int | str) -> str:
-    """Returns the keyword by which a stage takes an input of the model."""
+    """Returns the keyword under which a stage receives an input of the model."""
     return f"input_{number}"
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What goes into a stage and comes out.
+    """The tensors that a stage receives and returns.
 
     Attributes:
-        received: from the stage before.
-        returned: to the stage behind; of the last one, all results.
-        inputs: of the model, by number.
-        is_split: whether PyTorch may compute gradients of weights apart from those of inputs.
+        received: tensors from the stage before.
+        returned: tensors for the next stage; all results if the stage is the last.
+        inputs: indices of the model's inputs that the stage reads.
+        is_split: whether PyTorch may compute gradients of weights separately from those of inputs.
     """
 
     received: tuple[TensorSpec, ...]
@@ -52,21 +52,22 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """What all stages together are.
+    """The stages of a pipeline and their schedule.
 
     Attributes:
-        stages: each stage.
-        inputs: of the model, one micro-batch of each.
-        num_micro_batches: of one step.
-        kind: of the schedule; one of `pipeline_schedules.KINDS`.
+        stages: spec of each stage.
+        inputs: inputs of the model, for one micro-batch.
+        num_micro_batches: number of micro-batches of one step.
+        kind: kind of the schedule; one of `pipeline_schedules.KINDS`.
         is_training: whether the last stage returns a loss.
-        is_mean: whether gradients are averaged over the micro-batches, not added.
-        rank_of_stage: where the schedule says it; empty for rank 0, 1, 2, ... and again from 0.
-        rows: what each rank runs in order, where the schedule is a table of that kind.
-        trained: of each parameter with a gradient, in the model's order, its name and the stages
-            that have it; the first one is the owner.
-        num_replicas: pipelines that train one model, each on its part of the rows.
-        max_grad_norm: limit of the norm of all gradients; infinity for none.
+        is_mean: whether gradients are averaged over the micro-batches instead of added.
+        rank_of_stage: rank of each stage if the schedule defines it; otherwise empty, for rank
+            0, 1, 2, ... and again from 0.
+        rows: actions of each rank in order, if the schedule is a table.
+        trained: name and stages of each parameter with a gradient, in the model's order; the
+            first stage is the owner.
+        num_replicas: number of pipelines that train one model, each on its part of the rows.
+        max_grad_norm: limit of the norm of all gradients; infinity for no limit.
     """
 
     stages: tuple[StageSpec, ...]
@@ -83,7 +84,7 @@ class PipelineSpec:
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> PipelineSpec:
-        """Returns the spec that `dataclasses.asdict` and JSON made `plain` of."""
+        """Returns a spec from the values that `dataclasses.asdict` and JSON stored."""
 
         def tensors(items: Any) -> tuple[TensorSpec, ...]:
             return tuple(

@@ -1,4 +1,4 @@
-"""What cannot leave the emulator: each refusal names the user's line and the way out."""
+"""Refusals of an export, each of which names the user's line and the way out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTROL = {
 
 
 def check_exportable(executable: Executable, *, freezes_statistics: bool) -> None:
-    """Raises an `Error` for whatever plain PyTorch would do in another way."""
+    """Raises an `Error` if plain PyTorch would compute anything differently."""
     _check_config(executable.config)
     graph = executable.graph
     if executable.guards.reads:
@@ -56,7 +56,7 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
 
 
 def check_stages(stages: ForwardStages) -> None:
-    """Raises an `Error` if the loss is not one number of the last stage."""
+    """Raises an `Error` unless the last stage computes the loss as a single number."""
     loss = stages.loss
     if loss is None:
         return
@@ -75,7 +75,7 @@ def check_stages(stages: ForwardStages) -> None:
 
 
 def warn_of_losses(executable: Executable) -> None:
-    """Says what is left out: it changes no value, or has another form in PyTorch."""
+    """Warns about parts that the export omits or replaces."""
     config, graph = executable.config, executable.graph
     drawn = [node for node in graph.operations if is_forward(node) and random_name(node)]
     if drawn:
@@ -143,7 +143,7 @@ def _check_operation(node: fx.Node) -> None:
 
 
 def _check_writes(graph: Graph, *, freezes_statistics: bool) -> None:
-    """Raises an `Error` if forward changes a variable, or an argument of the call."""
+    """Raises an `Error` if forward changes a variable or an argument in place."""
     for sink, node in graph.results:
         if sink.kind is SinkKind.INPUT:
             raise make_error(

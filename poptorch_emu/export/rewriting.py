@@ -1,6 +1,6 @@
-"""What stands in plain PyTorch for an operation of a compiled graph.
+"""Replacements in plain PyTorch for operations of a compiled graph.
 
-The same rules serve a module that is written and values that are computed: `Call` does either.
+The same rules write modules and compute values, because `Call` does either.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from poptorch_emu.passes.memory_order import STRIDED
 
 aten = torch.ops.aten
 
-# Calls an operation, or writes the call into a graph; returns the value or its node.
+# Runs an operation, or writes the call into a graph; returns the value or its node.
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
-# PyTorch's operation that fills a tensor, for each of ours that makes one of `size` and `dtype`.
+# PyTorch's operation that fills a tensor, for each of ours that creates one of a size and dtype.
 _FILLS = {
     "uniform": aten.uniform.default,
     "normal": aten.normal_functional.default,
@@ -32,7 +32,7 @@ _FILLS = {
     "geometric": aten.geometric.default,
     "bernoulli": aten.bernoulli.p,
 }
-# The same for those that take tensors, whose first two arguments go.
+# PyTorch's operation for each of ours with tensor arguments; our first two arguments are dropped.
 _OF_TENSORS = {
     "normal.tensor": aten.normal.Tensor_Tensor,
     "normal.tensor_float": aten.normal.Tensor_float,
@@ -42,7 +42,7 @@ _OF_TENSORS = {
 
 
 def random_name(node: fx.Node) -> str | None:
-    """Returns which of our random operations `node` is, as "name" or "name.overload"."""
+    """Returns the name of a random operation of ours, with its overload; otherwise `None`."""
     target: Any = node.target
     if getattr(target, "namespace", "") != "poptorch_emu":
         return None
@@ -54,14 +54,14 @@ def random_name(node: fx.Node) -> str | None:
 def rewrite(
     node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device, call: Call
 ) -> Any:
-    """Does with `call` what `node` does, with arguments that stand for its own.
+    """Computes or writes, by `call`, the operation of `node` on other arguments.
 
     Args:
         node: a forward operation.
-        args: the arguments.
-        kwargs: the keyword arguments.
-        device: on which tensors are made.
-        call: does it.
+        args: positional arguments in place of the node's.
+        kwargs: keyword arguments in place of the node's.
+        device: device for tensors that the operation creates.
+        call: function that runs or writes an operation.
     """
     name = random_name(node)
     if name is not None:
@@ -99,7 +99,7 @@ def _random(name: str, args: tuple[Any, ...], device: torch.device, call: Call) 
 
 
 def attention(args: Sequence[Any], kwargs: Mapping[str, Any], call: Call) -> Any:
-    """Does what the CPU's fused attention does by the operation that every device has."""
+    """Replaces the CPU's fused attention by the operation that every device has."""
     query, key, value = args[:3]
     dropout_p = args[3] if len(args) > 3 else 0.0
     is_causal = args[4] if len(args) > 4 else False
@@ -112,7 +112,7 @@ def attention(args: Sequence[Any], kwargs: Mapping[str, Any], call: Call) -> Any
 
 
 def frozen_norm(args: Sequence[Any], call: Call) -> Any:
-    """Does batch norm with the statistics that it has; the first of its results is the value."""
+    """Writes batch norm with fixed statistics; the first of its results is the value."""
     value, weight, bias, mean, variance, _, momentum, epsilon = args
     return call(
         aten.native_batch_norm.default,

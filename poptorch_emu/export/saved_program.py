@@ -1,4 +1,4 @@
-"""Writes exported stages as a program that needs PyTorch alone."""
+"""Writes exported stages as a program that needs only PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import fx
 
 from poptorch_emu.export.pipeline_spec import PipelineSpec, input_name
 
-# Plain PyTorch; in the program's folder they find each other by their bare names.
+# Files of plain PyTorch; in the program's folder they import each other by their bare names.
 _FILES = {
     "export/pipeline_spec.py": "pipeline_spec.py",
     "export/pipeline_schedules.py": "pipeline_schedules.py",
@@ -36,14 +36,14 @@ def save_program(
     optimizer: Mapping[str, Any],
     states: Mapping[str, Any],
 ) -> None:
-    """Writes all files of a program into `folder`, which is made.
+    """Writes all files of a program into `folder`, which is created.
 
     Args:
-        folder: the program's own.
-        modules: one a stage.
-        spec: of the pipeline.
-        optimizer: class and groups.
-        states: of the optimiser, by the parameters' names.
+        folder: folder of the program.
+        modules: one module for each stage.
+        spec: spec of the pipeline.
+        optimizer: class and groups of the optimiser.
+        states: state tensors of the optimiser by names of parameters.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for index, module in enumerate(modules):
@@ -65,7 +65,8 @@ def save_program(
 
 
 def _without_others(module: fx.GraphModule) -> fx.GraphModule:
-    """Returns the module without the keywords that it ignores: each process passes its own."""
+    """Returns the module without the keywords that it ignores, because each process passes its
+    own."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:

@@ -1,4 +1,4 @@
-"""The spec of an exported pipeline: what its stages send, and how the model was to be trained."""
+"""The spec of an exported pipeline, from the compiled model and its stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poptorch_emu.export.split_backward import may_be_split
 from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.schedule.pytorch_text import pytorch_rows
 
-# The schedules that PyTorch has a class for; others run as tables.
+# Schedules for which PyTorch has a class; other schedules run as tables.
 _KINDS_OF_TABLES = {
     "gpipe": "gpipe",
     "one_f_one_b": "1f1b",
@@ -39,12 +39,12 @@ def spec_of(
     """Returns the spec of a compiled model's stages.
 
     Args:
-        executable: what was compiled.
-        stages: its forward.
-        with_gradient: the values through which gradients flow back.
-        micro_batches: the inputs of one.
-        parameters: the names of all of the model's, in order.
-        max_grad_norm: limit of the norm of all gradients; infinity for none.
+        executable: the compiled program.
+        stages: forward of the program.
+        with_gradient: values that have a gradient.
+        micro_batches: inputs of one micro-batch.
+        parameters: names of all parameters of the model, in order.
+        max_grad_norm: limit of the norm of all gradients; infinity for no limit.
     """
     config = executable.config
     table = None if config.strategy.table is None else executable.schedule

@@ -1,9 +1,10 @@
-"""Which stages PyTorch may cut the backward of, into gradients of inputs and of weights.
+"""Test whether PyTorch may split the backward of a stage into gradients of inputs and of weights.
 
-It computes the gradients of inputs first and notes what arrives at the operations where weights
-meet values that depend on what the stage received; from these it goes on to the weights later. So
-it loses the gradient of a weight that reaches what the stage returns without such a meeting, as a
-table of relative positions does that later stages read. Such stages do the whole backward at once.
+PyTorch computes the gradients of inputs first. It records the gradients at the operations that
+combine weights with values that depend on received values, and continues to the weights later.
+Therefore it loses the gradient of a weight that reaches a result of the stage without such an
+operation, for example a table of relative positions that later stages read. Such stages compute the
+whole backward at once.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def may_be_split(stages: ForwardStages, stage: int, with_gradient: Set[fx.Node])
     """Returns whether PyTorch finds all gradients of a stage if it computes them in two parts.
 
     Args:
-        stages: all of them.
-        stage: which one; the first has no gradients of inputs, and is never cut.
-        with_gradient: the values between stages through which gradients flow back.
+        stages: all stages.
+        stage: index of a stage; the first has no gradients of inputs and is never split.
+        with_gradient: values between stages that have a gradient.
     """
     if stage == 0:
         return True

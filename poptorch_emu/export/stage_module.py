@@ -1,7 +1,8 @@
 """Writes one stage as a `torch.fx.GraphModule` of ATen operations.
 
-What the stage before sends comes by position, inputs of the model come by keyword (others that
-come too are ignored, since stages of one process share them). Weights keep the user's names.
+Values of the stage before are positional arguments; inputs of the model are keywords. Other
+keywords are ignored, because all stages of a process receive the same ones. Weights keep the user's
+names.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Values:
     """The tensors of a model on the host.
 
     Attributes:
-        parameters: by the user's names.
-        buffers: by the user's names.
-        constants: what the compiler knows, by its own names.
-        saved: names of the buffers that a state dict has.
+        parameters: parameters by the user's names.
+        buffers: buffers by the user's names.
+        constants: constants by the compiler's names.
+        saved: names of the buffers in a state dict.
     """
 
     parameters: Mapping[str, torch.Tensor]
@@ -51,15 +52,15 @@ def stage_module(
     *,
     recomputes: bool = True,
 ) -> fx.GraphModule:
-    """Returns what `stage` computes, with copies of the weights.
+    """Returns the module of `stage`, with copies of the weights.
 
     Args:
-        stages: all of them.
-        stage: which one.
-        values: the model's tensors.
-        with_gradient: the values through which gradients flow back.
-        device: of the copies, and of tensors that the stage makes.
-        recomputes: whether what the user put into `torch.utils.checkpoint` is there again.
+        stages: all stages.
+        stage: index of the stage.
+        values: tensors of the model.
+        with_gradient: values that have a gradient.
+        device: device of the copies, and of tensors that the stage creates.
+        recomputes: whether to keep the user's calls of `torch.utils.checkpoint`.
     """
     writer = _Writer(stages, stage, values, device)
     for call, nodes in groupby(stages.nodes[stage], _recomputed_call):
@@ -87,7 +88,7 @@ class _Writer:
     ) -> None:
         self.graph = fx.Graph()
         self.root = nn.Module()
-        self.unsaved: list[str] = []  # `GraphModule` copies buffers as if all were persistent.
+        self.unsaved: list[str] = []  # Needed because `GraphModule` makes all buffers persistent.
         self._values = values
         self._device = device
         self._is_last = stage == stages.num_stages - 1
@@ -119,7 +120,7 @@ class _Writer:
             self._new[node] = rewrite(node, args, kwargs, self._device, self._call)
 
     def add_recomputed(self, nodes: Sequence[fx.Node], returned: Sequence[fx.Node]) -> None:
-        """Writes a call of `torch.utils.checkpoint` of a module that runs `nodes`."""
+        """Writes a call of `torch.utils.checkpoint` for a module that runs `nodes`."""
         inside = set(nodes)
         given = [value for node in nodes for value in node.all_input_nodes if value not in inside]
         given = [value for value in dict.fromkeys(given) if value in self._new]
@@ -140,9 +141,10 @@ class _Writer:
             known[node] = self._call(operator.getitem, (called, index), {})
 
     def result(self, node: fx.Node, with_gradient: Set[fx.Node]) -> fx.Node:
-        """Returns what leaves the stage for `node`.
+        """Returns the value that leaves the stage for `node`.
 
-        What is sent must be contiguous. Nothing may be a view: PyTorch detaches it in place.
+        A value that is sent must be contiguous. No value may be a view, because PyTorch detaches
+        it in place.
         """
         new = self._new[node]
         if self._is_last and not self._is_training:
@@ -160,7 +162,7 @@ class _Writer:
         return self.graph.call_function(target, args, kwargs)
 
     def _attribute(self, node: fx.Node) -> fx.Node:
-        """Gives the module a copy of a weight, buffer or constant, and reads it."""
+        """Adds a copy of a weight, buffer or constant to the module, and reads it."""
         name, dtype = source_of(node).name, node.meta["val"].dtype
         values = self._values
         if name in values.parameters:
@@ -178,7 +180,7 @@ class _Writer:
         return self.graph.get_attr(name)
 
     def _holder(self, name: str) -> nn.Module:
-        """Returns the module inside `root` that a dotted name is an attribute of."""
+        """Returns the module inside `root` to which a dotted name belongs."""
         holder = self.root
         for part in name.split(".")[:-1]:
             if part not in holder._modules:

@@ -1,1 +1,1 @@
-"""What `import poptorch`, and the modules that programs import beside it, mean here."""
+"""Meaning of `import poptorch`, and of the modules that programs import beside it."""

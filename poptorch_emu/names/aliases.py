@@ -1,8 +1,8 @@
-"""Which module a program means that imports `poptorch` or one of the modules beside it.
+"""Table of the modules for which `poptorch` and the modules beside it stand, and its import finder.
 
-The one table of such names, and an import finder that obeys it. The finder hands out the very
-modules of this package, so that `poptorch.Options is poptorch_emu.Options`, and loads a module when
-somebody asks for it. Nothing happens before `poptorch_emu.emulator.install` is called.
+The finder returns the modules of this package themselves, so that
+`poptorch.Options is poptorch_emu.Options`, and loads a module when it is imported. Nothing happens
+before `poptorch_emu.emulator.install` is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from poptorch_emu.names import foreign_libraries, foreign_modules
 PACKAGE = "poptorch_emu"
 _ADDED_LAYERS = f"{PACKAGE}.companions.ipu_tensorflow_addons.keras.layers"
 
-# Name that programs import -> the module they get. What follows a name (".Options") is kept.
+# Name that programs import -> module of this package. Parts after the name (".Options") are kept.
 MODULES = {
     "poptorch": PACKAGE,
     "poptorch.autocasting": f"{PACKAGE}.options.old_autocast",
@@ -55,7 +55,7 @@ MODULES = {
     "pva": f"{PACKAGE}.companions.pva",
 }
 
-# The same for packages that may well be installed: the real one is better than a stand-in.
+# Stand-ins that are used only if the package is not installed, because the real one is better.
 STAND_INS = {
     "cppimport": f"{PACKAGE}.companions.cppimport",
     "examples_utils": f"{PACKAGE}.companions.examples_utils",
@@ -64,13 +64,13 @@ STAND_INS = {
 
 
 def submodule(name: str) -> ModuleType | None:
-    """Returns the module that `poptorch.<name>` stands for, if the table has it under that name."""
+    """Returns the module for `poptorch.<name>`, if the table has an entry for it."""
     target = MODULES.get(f"poptorch.{name}")
     return None if target is None else importlib.import_module(target)
 
 
 class _Existing(Loader):
-    """Gives a module of ours under one more name."""
+    """Loads an existing module of this package under another name."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -82,16 +82,16 @@ class _Existing(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has put the other name's spec there; `importlib.reload` reads it.
+        # The import system replaced it by the other name's spec, but `importlib.reload` reads it.
         module.__spec__ = self._own_spec
 
     def load_module(self, fullname: str | None = None) -> ModuleType:
-        """Returns the module; as of Python's own loaders of files, the name may be left out."""
+        """Returns the module; the name is optional, as with Python's own loaders of files."""
         return importlib.import_module(self._target)
 
 
 class _Finder(MetaPathFinder):
-    """Finds our modules that the names of a table stand for, and extends those of others."""
+    """Finds modules for the names of a table, and extends modules of other packages."""
 
     def __init__(self, table: dict[str, str]) -> None:
         self._table = table
@@ -119,7 +119,7 @@ class _Finder(MetaPathFinder):
 
 
 class _InstallWhenUnpickled:
-    """Travels to a new process in its preparation data, and installs the names there."""
+    """Installs the names in a new process, when its preparation data is unpickled there."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return install, ()
@@ -135,12 +135,12 @@ def _preparation_data_with_names(name: str) -> dict[str, Any]:
 def install() -> None:
     """Makes `import poptorch` and the modules beside it mean this package's (exact).
 
-    The IPU's front end for TensorFlow is among them, and Keras is told to run on PyTorch.
-
-    They win over installed packages of the same names (but for those of `STAND_INS`), in this
-    process, in those it starts with `multiprocessing`, and in Python programs that it starts with
-    its environment: PYTHONPATH gets the folder `started`. Libraries of custom operators that are
-    missing, or need an IPU's SDK, load as empty ones with a warning. A second call does nothing.
+    The IPU's front end for TensorFlow is among them, and Keras is set to run on PyTorch. The
+    names take precedence over installed packages, except those of `STAND_INS`, in this process,
+    in processes that it starts with `multiprocessing`, and in Python programs that inherit its
+    environment, because the folder `started` is added to PYTHONPATH. Libraries of custom
+    operators that are missing, or need an IPU's SDK, load as empty libraries with a warning. A
+    second call does nothing.
 
     Raises:
         RuntimeError: one of the names has been imported from elsewhere.
@@ -159,7 +159,7 @@ def install() -> None:
     }
     sys.meta_path.insert(0, _Finder({**MODULES, **absent}))
     foreign_modules.prepare()
-    # A started process imports the program anew before anything of ours runs there.
+    # Installs the names early, because a started process imports the main program first.
     multiprocessing.spawn.get_preparation_data = _preparation_data_with_names
     _tell_started_programs()
     registerGeometricCustomArgParsers()
@@ -167,7 +167,7 @@ def install() -> None:
 
 
 def _tell_started_programs() -> None:
-    """Lets Python programs that inherit the environment find the names, whoever starts them."""
+    """Makes Python programs that inherit the environment find the names."""
     folder = str(Path(__file__).with_name("started"))
     others = os.environ.get("PYTHONPATH", "")
     if folder not in others.split(os.pathsep):

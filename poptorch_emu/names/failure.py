@@ -1,4 +1,4 @@
-"""What the runner says of a program that failed: the line, the rule of PopTorch, what to change."""
+"""The runner's report about a program that failed: the line, PopTorch's rule, and the change."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _RULES = {
     Topic.UNSUPPORTED_TYPE: "The device has float32, float16, bool and integers of up to 32 bits.",
     Topic.OUT_OF_MEMORY: "The model's tensors must fit into the memory of its IPUs.",
 }
-# What PyTorch itself says of stand-ins without values.
+# Part of PyTorch's own message when code needs the value of a tensor while it is traced.
 _COUNTS_BY_A_VALUE = "only integer tensors of a single element"
 _RULE_OF_COUNTING = "forward is traced once, before there are values: Python cannot count by them."
 
 
 def is_explained(error: BaseException, trace: TracebackType | None) -> bool:
-    """Returns whether an exception is this package's word about a program.
+    """Returns whether this package raised an exception to tell the user about a mistake.
 
     Args:
         error: the exception.
-        trace: its traceback, which begins in the program.
+        trace: traceback of the exception, which begins in the program.
     """
     if isinstance(error, Error):
         return True
@@ -58,10 +58,10 @@ def is_explained(error: BaseException, trace: TracebackType | None) -> bool:
 
 
 def is_of_forward(trace: TracebackType | None) -> bool:
-    """Returns whether an exception came from what the program wrote and this package called.
+    """Returns whether an exception came from code of the program that this package called.
 
     Args:
-        trace: its traceback, which begins in the program.
+        trace: traceback of the exception, which begins in the program.
     """
     files = [each.tb_frame.f_code.co_filename for each in links_of(trace)]
     is_ours = [not _is_program(file) and "poptorch_emu" in file for file in files]
@@ -69,13 +69,13 @@ def is_of_forward(trace: TracebackType | None) -> bool:
 
 
 def is_of_dataset(error: BaseException) -> bool:
-    """Returns whether an exception tells what the program's dataset raised in another process."""
+    """Returns whether an exception reports an error of the program's dataset in another process."""
     text = str(error)
     return "In the worker process:" in text or "DataLoader worker process" in text
 
 
 def without_inner_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback of the program's own frames; the whole one, if it has none."""
+    """Returns a traceback of the program's own frames; the whole traceback if it has none."""
     kept: TracebackType | None = None
     for each in reversed(links_of(trace)):
         if _is_program(each.tb_frame.f_code.co_filename):
@@ -84,7 +84,7 @@ def without_inner_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def drop_inner_causes(error: BaseException) -> None:
-    """Forgets the causes in which no line of the program took part."""
+    """Removes the cause of an exception if no line of the program is in the cause's traceback."""
     cause = error.__cause__
     if cause is None or not any(
         _is_program(each.tb_frame.f_code.co_filename) for each in links_of(cause.__traceback__)
@@ -93,11 +93,11 @@ def drop_inner_causes(error: BaseException) -> None:
 
 
 def explanation(error: BaseException, trace: TracebackType | None) -> str:
-    """Returns the line, the rule and the way out of an explained error, each on a line of its own.
+    """Returns the line, the rule and the way out of an explained error, each on its own line.
 
     Args:
         error: the exception.
-        trace: its traceback, of the program's frames.
+        trace: traceback of the exception, with the program's frames only.
     """
     message = error.message if isinstance(error, Error) else str(error)
     lines = [f"In your program: {_place(message, trace)}"]
@@ -110,7 +110,7 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
 
 
 def _rule_of(message: str) -> str:
-    """Returns the rule of PopTorch that was broken, "" if none is known."""
+    """Returns the rule of PopTorch that was broken; "" if none is known."""
     topic = topic_of(message)
     if topic is None:
         return _RULE_OF_COUNTING if _COUNTS_BY_A_VALUE in message else ""
@@ -118,7 +118,7 @@ def _rule_of(message: str) -> str:
 
 
 def _place(message: str, trace: TracebackType | None) -> str:
-    """Returns the line that the message names, else the innermost one of the program."""
+    """Returns the line that the message names, or the innermost line of the program."""
     found = re.search(r"at (\S+):(\d+)", message)
     if found is not None:
         file, number = found[1], int(found[2])

@@ -1,6 +1,6 @@
-"""What a real `cppimport` gets when it is imported: C++ for PopART compiles nothing with it either.
+"""Extension of an installed `cppimport` that skips the build of C++ for PopART.
 
-It is left alone otherwise, so that it builds what else a program has.
+The package still builds all other C++ of a program.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MODULES = (_IMPORTER, _HOOK)
 
 
 def is_real() -> bool:
-    """Returns whether `cppimport` is the package of that name, and no stand-in."""
+    """Returns whether `cppimport` is the real package and not our stand-in."""
     package = sys.modules.get("cppimport")
     return package is not None and package.__name__ == "cppimport"
 
 
 def extend(module: ModuleType) -> None:
-    """Gives a module of the package that is loaded what C++ for PopART needs."""
+    """Changes a loaded module of the package so that it skips C++ for PopART."""
     if module.__name__ == _HOOK:
-        # Its finder is asked last, when nothing was built.
+        # Our finder is appended, so that it is asked only if the package finds nothing.
         importlib.import_module(f"{_STAND_IN}.import_hook")
         return
     stand_in = importlib.import_module(f"{_STAND_IN}.importer")
@@ -34,7 +34,7 @@ def extend(module: ModuleType) -> None:
 
 
 def _chosen_by_file(stand_in: Any, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a step of a build; the last argument of each tells which file it is of."""
+    """Returns a step of a build that skips C++ for PopART; its last argument names the file."""
     empty = getattr(stand_in, name)
 
     def step(*arguments: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Libraries of operators that were built for the IPU, or never: programs load them still.
+"""Empty stand-ins for libraries of operators that need an IPU's SDK or were never built.
 
-Nothing of such a library is ever called: loading one registers its operators, and those that
-programs name are known here (`ops/named`). So a load that fails for that reason alone gives an
-empty library and one warning; an operator that is not known has an error of its own when a model
-uses it. Every other load fails as it did.
+Programs load such a library only to register its operators; they call no function in it. The
+operators that programs use are built in here (`ops/named`). So a load that fails only because the
+SDK or the file is missing gives an empty library and one warning. An operator that is not built in
+raises an error when a model uses it. Every other failing load still fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poptorch_emu.ops.named.named_table import named_operators
 from poptorch_emu.troubleshooting import Topic
 
 _VARIABLE = "POPTORCH_EMU_FOREIGN_LIBRARIES"
-# What the loader says of a library that needs Poplar: by its name, or by a name in it.
+# The loader's error for a library that needs Poplar: a missing library or a missing symbol of it.
 _NEEDS_POPLAR = re.compile(
     r"^lib(pop|gcl|poplar)\w*\.so[.\d]*: cannot open|undefined symbol: \S*(popart|poplar|popops)"
 )
@@ -41,13 +41,14 @@ _expected: set[str] = set()
 
 
 def install() -> None:
-    """Lets `ctypes`, and `torch.ops.load_library` by it, load libraries that need an IPU's SDK."""
+    """Lets `ctypes`, which `torch.ops.load_library` calls, load libraries that need an IPU's
+    SDK."""
     if ctypes.CDLL.__init__ is _load:
         ctypes.CDLL.__init__ = _load_or_stand_in  # type: ignore[assignment, method-assign]
 
 
 def expect(path: str, cause: str) -> None:
-    """Says that a library will be loaded that was not built, and warns of it."""
+    """Records that a library will be loaded that was not built, and warns about it."""
     _expected.add(os.path.realpath(path))
     _warn(path, cause)
 
@@ -82,7 +83,7 @@ def _warn(path: str, cause: OSError | str) -> None:
 def _path_of(name: Any) -> str | None:
     try:
         return os.fsdecode(name)
-    except TypeError:  # None is the program itself.
+    except TypeError:  # `None` stands for the program itself.
         return None
 
 
@@ -96,12 +97,12 @@ def _is_foreign(path: str, message: str) -> bool:
 
 
 def _without(path: str, message: str) -> str:
-    """Returns what the loader says of a library, without the library's own path."""
+    """Returns the loader's error about a library, without the library's own path."""
     return message.removeprefix(path).removeprefix(os.path.realpath(path)).removeprefix(": ")
 
 
 def is_like_operators(file: str) -> bool:
-    """Tells whether a file's name is one that libraries of operators have."""
+    """Returns whether a file's name looks like that of a library of operators."""
     if _LIKE_OPERATORS.search(file.lower()):
         return True
     letters = _letters(file)
@@ -115,10 +116,10 @@ def _letters(text: str) -> str:
 
 
 class _StandIn(ctypes.CDLL):
-    """A library without functions."""
+    """A stand-in for a library, which has no functions."""
 
     def __getattr__(self, name: str) -> Any:
-        """Says that there are none.
+        """Raises, because a stand-in has no functions.
 
         Raises:
             AttributeError: always.

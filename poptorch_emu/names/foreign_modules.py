@@ -1,6 +1,6 @@
-"""What packages of others get when they are imported: `ipu`, TensorFlow its threads, builds.
+"""Extensions of other packages on import: `ipu` for Keras and TensorFlow, threads, and builds.
 
-A program may write `tf.keras.ipu` without importing a module of that name.
+They are needed because a program may write `tf.keras.ipu` without importing a module of that name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poptorch_emu.names import foreign_builds
 
 _FRONT_END = "poptorch_emu.keras.ipu"
 
-# `tf.keras`, `tensorflow.keras` and `keras` are three objects, which share their submodules.
+# `tf.keras`, `tensorflow.keras` and `keras` are three modules, which share their submodules.
 OWNERS_OF_IPU = {
     "tensorflow.python": _FRONT_END,
     "tensorflow.keras": f"{_FRONT_END}.keras",
@@ -26,15 +26,15 @@ OWNERS_OF_IPU = {
     "keras._tf_keras.keras": f"{_FRONT_END}.keras",
 }
 _TENSORFLOW = "tensorflow"
-# The engine's threads wait for each other, so that they need cores of their own.
+# The engine's threads wait for each other, so each needs a core that TensorFlow does not use.
 _CORES_OF_ENGINE = 2
 
 
 def prepare() -> None:
-    """Sets what these packages read while they are imported; what is set already stays."""
+    """Sets variables that these packages read on import; variables that are set stay unchanged."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # TensorFlow would announce these kernels in any case. It prepares data here, and no more.
+    # Otherwise TensorFlow prints a note about these kernels, although it only prepares data here.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     for name in (*OWNERS_OF_IPU, _TENSORFLOW, *foreign_builds.MODULES):
         if name in sys.modules and _is_extended(name):
@@ -42,7 +42,7 @@ def prepare() -> None:
 
 
 def extend(module: ModuleType) -> None:
-    """Gives a module that is loaded what programs expect of it."""
+    """Adds the attributes that programs expect to a loaded module."""
     if module.__name__ == _TENSORFLOW:
         _leave_cores(module)
         return
@@ -65,13 +65,13 @@ def extend(module: ModuleType) -> None:
 def extended_spec(
     fullname: str, path: Sequence[str] | None, target: ModuleType | None, caller: MetaPathFinder
 ) -> ModuleSpec | None:
-    """Returns how one of these packages is loaded and extended; `None` for all others.
+    """Returns the spec of a package that is to be extended; `None` for all other packages.
 
     Args:
-        fullname: of the package.
-        path: where its parent is.
-        target: what is reloaded.
-        caller: the finder that asks; all others are asked.
+        fullname: full name of the package.
+        path: search path of the parent package.
+        target: module that is reloaded, if any.
+        caller: finder that called; all other finders are asked.
     """
     if not _is_extended(fullname):
         return None
@@ -90,7 +90,7 @@ def _is_extended(name: str) -> bool:
 
 
 class _ExtendingLoader(Loader):
-    """Loads a module by its own loader, which it hands it back to."""
+    """Loads a module by its own loader, restores that loader, and extends the module."""
 
     def __init__(self, inner: Loader) -> None:
         self._inner = inner
@@ -106,7 +106,7 @@ class _ExtendingLoader(Loader):
 
 
 def _leave_cores(tensorflow: Any) -> None:
-    """Leaves the engine its cores, unless the program has begun to use TensorFlow already."""
+    """Limits TensorFlow's threads to leave cores for the engine, unless they have started."""
     threads = max(1, (os.cpu_count() or 1) - _CORES_OF_ENGINE)
     threading = tensorflow.config.threading
     try:
@@ -114,5 +114,5 @@ def _leave_cores(tensorflow: Any) -> None:
             threading.set_intra_op_parallelism_threads(threads)
         if not threading.get_inter_op_parallelism_threads():
             threading.set_inter_op_parallelism_threads(threads)
-    except RuntimeError:  # Its threads have started.
+    except RuntimeError:  # The threads of TensorFlow have started.
         return

@@ -1,4 +1,4 @@
-"""What `import poptorch` changes in the process, apart from defining names."""
+"""Changes that `import poptorch` makes to the process, apart from defining names."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def apply() -> None:
 
 
 def _show_stacks_of_crashes() -> None:
-    # The process's own stderr: a notebook or a test runner may have something else in its place.
+    # The process's own stderr, because a notebook or a test runner may have replaced `sys.stderr`.
     stderr = sys.__stderr__
     if stderr is None or stderr.closed:
         return
     if not faulthandler.is_enabled():
         faulthandler.enable(stderr)
-    # Whoever ends a process on purpose wants no stack, unless in search of a fault.
+    # A process that is ended on purpose shows no stack, except at level DEBUG.
     if logger.isEnabledFor(logging.DEBUG):
         faulthandler.register(signal.SIGTERM, stderr, chain=True)
 
@@ -46,13 +46,13 @@ def _know_geometric_types() -> None:
     try:
         registerGeometricCustomArgParsers()
     except ModuleNotFoundError as cause:
-        # That package imports `poptorch`, which only `emulator.install` makes a name of ours.
+        # The package imports `poptorch`, which is found only after `emulator.install`.
         if cause.name != "poptorch":
             raise
 
 
 def _print_tensor(inp: torch.Tensor, *, tensor_contents: str | None = None) -> str:
-    """Returns the text of a tensor; one on the IPU has a type and a shape but no values yet."""
+    """Returns the text of a tensor; a tensor on the IPU has a dtype and a shape but no values."""
     if inp.device.type != "ipu":
         return str(_print_any(inp, tensor_contents=tensor_contents))  # type: ignore[no-untyped-call]
     fields: list[Any] = [tensor_contents or "<unavailable>", f"device='{inp.device}'"]

@@ -1,4 +1,4 @@
-"""What programs reach for in `poptorch._logging`."""
+"""Names that programs use from `poptorch._logging`."""
 
 from poptorch_emu.log import logger
 from poptorch_emu.log import set_log_level as setLogLevel  # noqa: N812

@@ -1,7 +1,7 @@
-"""What programs reach for in `poptorch.poptorch_core`, which was PopTorch's C++ module.
+"""Names that programs use from `poptorch.poptorch_core`, which was PopTorch's C++ module.
 
-Errors, options, logging and questions about the trace; what drove PopTorch's compiler and devices
-has other homes here, and asking for it says which.
+They concern errors, options, logging and the trace. Functions that drove PopTorch's compiler and
+devices have other places here; reading one raises an error that names its place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 _THE_WRAPPER = "the object that poptorch.trainingModel or poptorch.inferenceModel returns"
 _THE_TRACER = "tracing, which the wrapper does by itself at its first call or in compile()"
-# Function of PopTorch's C++ module -> what does its work here.
+# Function of PopTorch's C++ module -> its replacement here, as error messages name it.
 _ELSEWHERE = {
     **dict.fromkeys(
         (
@@ -99,7 +99,7 @@ _next_id = itertools.count(1)
 
 
 class TestErrorType(Enum):
-    """Which error `_throwTestError` raises; the value is its `type` (exact)."""
+    """The error that `_throwTestError` raises; the value is its `type` (exact)."""
 
     Poptorch = "poptorch_cpp_error"
     Popart = "popart_exception"
@@ -112,16 +112,16 @@ class TestErrorType(Enum):
 
 
 class TracingMode(Enum):
-    """How a model is captured (accepted: there is one way)."""
+    """Ways to capture a model (accepted: there is one)."""
 
     PopART = 0
 
 
 class CompilerOptions:
-    """What PopTorch hands to its compiler (accepted).
+    """Options that PopTorch passes to its compiler (accepted).
 
     Attributes:
-        source_location_excludes: parts of paths whose files are not shown as the place of an error.
+        source_location_excludes: parts of paths of files that error messages do not show.
     """
 
     def __init__(self) -> None:
@@ -152,12 +152,12 @@ def ipuHardwareVersion(num_ipus: int = 1) -> int:
 
 
 def setLogLevel(level: int | str) -> None:
-    """Sets what is logged (exact); see `poptorch.setLogLevel`."""
+    """Sets the level of messages that are logged (exact); see `poptorch.setLogLevel`."""
     set_log_level(level)
 
 
 def setPopartLogLevel(level: str) -> None:
-    """Checks the name of a level of a layer that is not here (accepted)."""
+    """Checks the name of a log level of PopART, which does not exist here (accepted)."""
     set_popart_log_level(level)
 
 
@@ -165,7 +165,7 @@ def getIpuTensorId(t: torch.Tensor) -> int:
     """Returns a number that a tensor on the IPU keeps for its life (exact).
 
     Raises:
-        Error: the tensor is not on the IPU; it can be there only while `forward` is traced.
+        Error: the tensor is not on the IPU, where it can be only while `forward` is traced.
     """
     if t.device.type != "ipu":
         raise compiler_error(
@@ -177,12 +177,12 @@ def getIpuTensorId(t: torch.Tensor) -> int:
 
 
 def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> None:
-    """Gives the values of a graph of `torch.jit` the types that its inputs imply (exact).
+    """Sets the types of the values in a graph of `torch.jit`, from its inputs (exact).
 
-    For programs that look at graphs themselves; nothing here is compiled from such a graph.
+    It serves programs that inspect graphs; nothing is compiled from such a graph here.
 
     Raises:
-        Error: the graph has another number of inputs.
+        Error: the number of inputs differs from that of the graph.
     """
     values = list(graph.inputs())
     if len(values) != len(inputs):
@@ -196,11 +196,11 @@ def propagateInputShapes(graph: torch.Graph, inputs: Sequence[torch.Tensor]) -> 
 
 
 def poptorchAtExit() -> None:
-    """Returns: the engine releases everything with the wrappers that own it (accepted)."""
+    """Does nothing: the engine is freed with the wrappers that own it (accepted)."""
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Says where to find what a function of PopTorch's C++ module did."""
+    """Raises an error that names the replacement of a function of PopTorch's C++ module."""
     if name in _ELSEWHERE:
         raise AttributeError(
             f"poptorch_core.{name} is a part of PopTorch's C++ layer that is not here. What does "

@@ -1,8 +1,8 @@
-"""Names that `poptorch` does not import: what most programs never ask for, and what is not listed.
+"""Names of `poptorch` that the package does not import: rarely used ones, and unlisted ones.
 
-Not listed are the names of older releases, and those that leak from PopTorch's files. What programs
-of PopTorch 2 still use works as it did, with one warning; other old names stay an `AttributeError`,
-as in PopTorch 3, which here says what has taken their place.
+Unlisted names are those of older releases, and those that leak from PopTorch's files. Names that
+programs for PopTorch 2 still use work as before, with one warning. Other old names raise
+`AttributeError`, as in PopTorch 3; the message names the replacement.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from poptorch_emu.names.aliases import submodule
 from poptorch_emu.near_names import no_attribute
 from poptorch_emu.options.old_names import GONE, OLD_NAMES, note_old_name
 
-# Undocumented, and there in PopTorch because its files import each other's names: the module that
-# has the name; "" where the name is a module itself.
+# Undocumented names that exist in PopTorch because its files import each other's names -> module
+# that has the name; "" if the name itself is a module.
 _LEAKED = {
     **dict.fromkeys(
         ("abc", "atexit", "copy", "copyreg", "enum", "functools", "importlib", "json", "os"), ""
@@ -33,19 +33,19 @@ _LEAKED = {
     "poptorchAtExit": "poptorch_emu.names.native_core",
 }
 
-# Most programs ask for no reports, so that what makes them is loaded late.
+# Modules that are loaded late, because most programs request no reports.
 _LATE = {"emulator"}
 
 
 def find(name: str, known: Sequence[str]) -> Any:
-    """Returns what `poptorch.<name>` is, for a name that the package has not imported.
+    """Returns the value of `poptorch.<name>`, for a name that the package has not imported.
 
     Args:
-        name: that was asked for.
+        name: requested name.
         known: the public names.
 
     Raises:
-        AttributeError: there is no such name; the text of an old one says what to use.
+        AttributeError: the name is unknown, or old and removed; the message names a replacement.
     """
     if name in _LATE:
         return importlib.import_module(f"poptorch_emu.{name}")

@@ -1,4 +1,4 @@
-"""What programs reach for in `poptorch._impl`: wrappers taken off for a moment, and the trace."""
+"""Names that programs use from `poptorch._impl`: unwrapping a model for a time, and the trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def isDispatchTracing() -> bool:
 def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
     """Makes a model that is being trained a plain one, with its newest weights (exact).
 
-    Until `rewrapModelIfNecessary`, reading a weight does not bring it back from the device.
+    Until `rewrapModelIfNecessary` is called, reading a weight does not fetch it from the device.
     """
     link = wrapping.link_of(model)
     if link is not None:
@@ -33,7 +33,7 @@ def unwrapModelIfNecessary(model: torch.nn.Module) -> None:
 
 
 def rewrapModelIfNecessary(model: torch.nn.Module) -> None:
-    """Takes back `unwrapModelIfNecessary`; without one before, does nothing (exact)."""
+    """Reverts `unwrapModelIfNecessary`; does nothing if it was not called (exact)."""
     taken = _taken_off.pop(model, None)
     if taken is not None:
         wrapping.put_on(model, *taken)

@@ -1,4 +1,5 @@
-"""What comes from outside the process and may be anybody's: files, names, texts, values of JSON.
+"""Safe handling of input from outside the process: files, names, texts and values of JSON.
 
-Nothing here raises an error of the package, so that every other module can use it.
+No module of this folder raises an error class of the package, so that every other module can use
+it.
 """

@@ -1,6 +1,7 @@
-"""Files at places where somebody else may have put something: only regular ones are opened.
+"""Opens and writes files at paths where someone else may have put something, regular files only.
 
-A FIFO blocks whoever opens it, a device gives bytes without end, and a link leads to another file.
+A FIFO blocks the process that opens it, a device yields bytes without end, and a link leads to
+another file.
 """
 
 from __future__ import annotations
@@ -21,47 +22,47 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-# A FIFO opens at once, and a terminal does not become that of the process.
+# Flags with which opening a FIFO does not block and a terminal does not become the process's own.
 _CAREFUL = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class NotRegularError(OSError):
-    """Something else is in the place of a regular file of the user."""
+    """Raised if a path leads to something other than a regular file of the user."""
 
 
 def read_own(path: Path) -> bytes:
     """Returns the content of a regular file that belongs to the user of this process.
 
     Raises:
-        OSError: there is none, or something else has its name.
+        OSError: the file does not exist, or the path leads to something else.
     """
     with _opened(path, os.O_RDONLY | os.O_NOFOLLOW, "rb", must_be_own=True) as file:
         return file.read()
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Returns a regular file that the user has named, opened for reading; links are followed.
+    """Returns a regular file that the user has named, opened for reading; follows links.
 
     Raises:
-        OSError: there is none, or something else has its name.
+        OSError: the file does not exist, or the path leads to something else.
     """
     return _opened(path, os.O_RDONLY, "rb", must_be_own=False)
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Returns a file of the user to be locked, which is made if there is none; nothing is written.
+    """Returns a file of the user for locking, which is created if missing; writes nothing.
 
     Raises:
-        OSError: it cannot be made, or something else has its name.
+        OSError: the file cannot be created, or the path leads to something else.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     return _opened(path, flags, "r+b", must_be_own=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that others see all of it or what was there before, whoever else writes.
+    """Writes a file atomically: readers see either the whole new file or the old one.
 
-    What was there is replaced, whatever it was, and never written to.
+    An existing file or other object at the path is replaced and never written to.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -72,9 +73,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_named(path: Path, text: str) -> None:
-    """Writes a file that the user has named, whole or not at all; links are followed.
+    """Writes a file that the user has named, whole or not at all; follows links.
 
-    A device or a pipe is written to, and never replaced.
+    A device or a pipe is written to and never replaced.
 
     Raises:
         OSError: the folder cannot be written to, or the disk is full.
@@ -88,7 +89,7 @@ def write_named(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a file to write, beside another one, whose place it takes if nothing is raised.
+    """Yields a temporary path, whose file replaces `path` if the block raises nothing.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -103,7 +104,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def _opened(path: Path, flags: int, mode: str, *, must_be_own: bool) -> BinaryIO:
     try:
-        # Nobody else may open a lock, since to open it is enough to hold it.
+        # Mode 0o600, because anyone who can open a lock file can also hold the lock.
         descriptor = os.open(path, flags | _CAREFUL, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW and path.is_symlink():

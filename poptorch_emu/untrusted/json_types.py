@@ -1,4 +1,4 @@
-"""Whether a value of JSON has the types that its reader expects, before anything is made of it."""
+"""Checks that a value of JSON has the types that its reader expects, before it is used."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# As SQLite and the engine have them.
+# Bound of integers in SQLite and in the engine.
 _MOST = 2**63
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Values that are no type of Python's.
+    """A set of values that no type of Python describes.
 
     Attributes:
-        name: for people.
-        has: whether a value is one of them.
+        name: name of the kind in messages.
+        has: function that returns whether a value is in the set.
     """
 
     name: str
@@ -32,20 +32,20 @@ def _is_number(value: Any) -> bool:
 
 
 NUMBER = Kind("a finite number", _is_number)
-# A number from 0 on, such as a time.
+# A non-negative number, such as a time.
 AMOUNT = Kind("a finite number from 0 on", lambda value: _is_number(value) and value >= 0)
 COUNT = Kind("a whole number from 0 on", lambda value: type(value) is int and 0 <= value < _MOST)
 
 
 def type_fault(value: Any, expected: Any, path: str) -> str:
-    """Returns what is wrong with the types of a value, and where; "" if nothing is.
+    """Returns a sentence that names the first value of a wrong type; "" if all types are right.
 
     Args:
-        value: as `json` has read it.
-        expected: a type or a `Kind`; None; `(x, y)` for either; `[x]` for a list of any number of
-            x, `[x, y]` for one of just these two; `{"name": x}` for a dictionary that has these
-            entries, and perhaps others; `{str: x}` for one of any names.
-        path: how the value is called.
+        value: value that `json` read.
+        expected: a type or a `Kind`; `None`; `(x, y)` for either; `[x]` for a list of any number
+            of x; `[x, y]` for a list of exactly two; `{"name": x}` for a dictionary with these
+            entries and perhaps others; `{str: x}` for a dictionary with any names.
+        path: name of the value in the sentence.
     """
     if _is_leaf(expected):
         return "" if _has(value, expected) else _not(value, expected, path)
@@ -75,7 +75,7 @@ def _list_fault(value: Any, expected: list[Any], path: str) -> str:
     if not isinstance(value, list) or (len(expected) > 1 and len(value) != len(expected)):
         return _not(value, expected, path)
     if len(expected) == 1 and _is_leaf(expected[0]) and all(_has(v, expected[0]) for v in value):
-        return ""  # As of a long column.
+        return ""  # A fast path for long columns.
     kinds = expected if len(expected) > 1 else expected * len(value)
     pairs = enumerate(zip(value, kinds, strict=True))
     return next(filter(None, (type_fault(v, kind, f"{path}[{i}]") for i, (v, kind) in pairs)), "")

@@ -1,15 +1,15 @@
-"""Texts of others as what they are to be: a line for people, a name of a file."""
+"""Conversion of untrusted texts to a line for people or the name of a file."""
 
 from __future__ import annotations
 
 import hashlib
 
-# Source: Linux, NAME_MAX in limits.h; some are left for what is put before or behind a name.
+# Source: Linux, NAME_MAX (255) in limits.h; the rest is left for a prefix or suffix of the name.
 _MOST_BYTES = 200
 
 
 def printable(text: str) -> str:
-    """Returns one line in which no character controls the terminal; such ones become escapes."""
+    """Returns the text as one line; characters that could control the terminal become escapes."""
     return "".join(
         character
         if character.isprintable()
@@ -19,13 +19,13 @@ def printable(text: str) -> str:
 
 
 def file_name(name: str, default: str) -> str:
-    """Returns a name as one part of a path, which stays in its folder whatever the name is.
+    """Returns a name as one part of a path, so that a file always stays in its folder.
 
-    Separators and what does not print become `_`; of a long name the end becomes a digest.
+    Separators and unprintable characters become `_`; the end of a long name becomes a digest.
 
     Args:
-        name: that a user gave.
-        default: for a name of which nothing is left.
+        name: name from outside.
+        default: result if no character of the name is left.
     """
     kept = "".join(
         "_" if character in "/\\" or not character.isprintable() else character

@@ -1,7 +1,7 @@
-"""What Python runs first in programs that a program with our names starts: they find them, too.
+"""Start-up code of Python programs that a program with our names starts; makes them find the names.
 
-`aliases.install` puts this folder on PYTHONPATH. Nothing of the package is loaded before a program
-imports one of the names; the `sitecustomize` that this one hides runs as well.
+`aliases.install` adds this folder to PYTHONPATH. No module of the package is loaded until a program
+imports one of the names. The `sitecustomize` module that this one hides also runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# Names that only this package answers; those of packages of others that it adds to theirs.
+# Top-level names of this package's modules, and modules that it adds to other packages.
 OWN_ROOTS = frozenset(
     {"gcipuinfo", "ipu_tensorflow_addons", "libpvti", "popart", "popdist", "poptorch"}
     | {"poptorch_experimental_addons", "pva"}
@@ -24,15 +24,15 @@ ADDED = frozenset({"keras.ipu", "tensorflow.keras.ipu", "tensorflow.python.ipu"}
 
 
 class Installer(MetaPathFinder):
-    """Installs all names when the first of them is imported."""
+    """Installs all names when a program imports one of them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds what the name then means; `None` for other names, and without the package."""
+        """Returns the spec after installing; `None` for other names, or without the package."""
         if fullname.partition(".")[0] not in OWN_ROOTS and fullname not in ADDED:
             return None
-        with contextlib.suppress(ValueError):  # Another thread was first.
+        with contextlib.suppress(ValueError):  # Another thread removed it first.
             sys.meta_path.remove(self)
         if importlib.util.find_spec("poptorch_emu") is None:
             return None
@@ -41,7 +41,7 @@ class Installer(MetaPathFinder):
 
 
 def run_hidden(name: str) -> None:
-    """Runs the module of this name that is found without this folder, if there is one."""
+    """Runs the module of this name that Python would find without this folder, if there is one."""
     folder = os.path.dirname(__file__)
     spec = PathFinder.find_spec(name, [place for place in sys.path if place != folder])
     if spec is not None and spec.loader is not None:
