@@ -252,7 +252,7 @@ class IpuModelMethods:
         )
 
     def export_for_ipu_serving(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Would export the model for a server (refused).
+        """Raises an error, because models are not exported for servers (refused).
 
         Raises:
             Error: always.

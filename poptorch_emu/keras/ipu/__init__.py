@@ -1,7 +1,7 @@
 """The IPU's part of Keras and TensorFlow programs: configuration, strategy, stages, loops (exact).
 
-Names are those of the IPU's front end for TensorFlow. What has no counterpart is refused with the
-way out.
+Names are those of the IPU's front end for TensorFlow. Names without a counterpart raise an error
+that says the way out.
 """
 
 import importlib
@@ -37,7 +37,7 @@ refused_modules.register(__name__)
 tensorflow_1.refuse()
 old_programs.install()
 
-# Modules below this one that few programs ask for.
+# Submodules that are loaded at their first use, because few programs need them.
 _LATE = {
     **{
         name: f".{name}"
@@ -57,10 +57,10 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what few programs need.
+    """Loads a submodule at its first use.
 
     Raises:
-        AttributeError: there is no such name.
+        AttributeError: the name does not exist.
     """
     if name in _LATE:
         return importlib.import_module(_LATE[name], __name__)

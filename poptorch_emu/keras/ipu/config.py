@@ -1,4 +1,4 @@
-"""`IPUConfig`: how many IPUs the process uses, and how."""
+"""`IPUConfig`: the number of IPUs of the process, and their settings."""
 
 from __future__ import annotations
 
@@ -114,47 +114,47 @@ _TREE: Tree = {
 
 
 class IPUConfig(Group):
-    """The IPUs of this process: exact, where `docs/keras.md` says nothing else.
+    """The IPUs of this process: exact, unless `docs/keras.md` says otherwise.
 
-    Set attributes, then call `configure_ipu_system`. Those that have no effect here are accepted.
+    Set attributes, then call `configure_ipu_system`. Attributes without effect here are accepted.
 
     Attributes:
-        auto_select_ipus: how many IPUs all replicas of a model take together; by default those of
-            one replica. There are as many replicas as fit.
-        allow_recompute: whether backward may compute activations again (modelled).
-        convolutions, matmuls: `poplar_options`, of which "availableMemoryProportion" counts
-            (modelled).
+        auto_select_ipus: number of IPUs for all replicas of a model together; by default those of
+            one replica. As many replicas run as fit.
+        allow_recompute: whether backward may recompute activations (modelled).
+        convolutions, matmuls: `poplar_options`, of which only "availableMemoryProportion" has an
+            effect (modelled).
         device_connection: `type`; a process whose type is `PRE_COMPILE` or `NEVER` cannot run.
         floating_point_behaviour: `esr`, stochastic rounding; `inv`, `div0` and `oflo`, whether such
-            results are errors, which they are together.
+            results are errors (any of them turns all three on).
         io_tiles: `num_io_tiles`, tiles of each IPU for input and output (modelled).
     """
 
     def __init__(self) -> None:
-        """Starts with the defaults."""
+        """Sets all defaults."""
         super().__init__("IPUConfig", _TREE)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute.
 
         Raises:
-            ValueError: there is none of this name, or the value is out of range.
-            TypeError: the value is of another type.
+            ValueError: the name does not exist, or the value is out of range.
+            TypeError: the value has a wrong type.
         """
         if name == "auto_select_ipus":
             _check_ipus(value)
         super().__setattr__(name, value)
 
     def configure_ipu_system(self, device: str = "cpu") -> None:
-        """Makes these the settings of the process (exact).
+        """Applies these settings to the process (exact).
 
-        Programs that models have compiled already keep theirs until Keras compiles the model again.
+        Programs that are already compiled keep their settings until Keras compiles the model again.
 
         Args:
             device: accepted.
 
         Raises:
-            ValueError: settings contradict each other, or ask for what one process does not have.
+            ValueError: settings contradict each other, or do not fit one process.
         """
         global _configured, _settings
         _check(self)
@@ -182,21 +182,21 @@ _settings = SystemSettings()
 def configure_ipu_system(
     config: IPUConfig, device: str = "cpu", reset_configuration: bool = True
 ) -> None:
-    """Makes `config` the settings of the process (exact); see `IPUConfig`."""
+    """Applies `config` to the process (exact); see `IPUConfig`."""
     config.configure_ipu_system(device)
 
 
 def reset_ipu_configuration() -> None:
-    """Gives the process the defaults again (exact)."""
+    """Resets the process to the defaults (exact)."""
     global _configured, _settings
     _configured, _settings = None, SystemSettings()
 
 
 def get_ipu_config() -> IPUConfig:
-    """Returns what the process was configured with (exact).
+    """Returns the configuration of the process (exact).
 
     Raises:
-        RuntimeError: it was not.
+        RuntimeError: the process was not configured.
     """
     if _configured is None:
         raise RuntimeError(
@@ -206,7 +206,7 @@ def get_ipu_config() -> IPUConfig:
 
 
 def set_seed(seed: int) -> None:
-    """Seeds the random numbers of programs that are made from now on (exact)."""
+    """Seeds the random numbers of programs that are created from now on (exact)."""
     global _settings
     _settings = replace(_settings, seed=seed)
 
@@ -232,10 +232,10 @@ def _num_ipus(value: Any) -> int | None:
 
 
 def _check(config: IPUConfig) -> None:
-    """Checks what settings have to do with each other.
+    """Checks that settings are consistent.
 
     Raises:
-        ValueError: they do not go together.
+        ValueError: two settings contradict each other.
     """
     selected = config.select_ipus
     if selected not in ([], ()):
@@ -277,7 +277,7 @@ def _check(config: IPUConfig) -> None:
 
 
 def _processes(config: IPUConfig) -> tuple[int, int]:
-    """Returns the number of this process, and how many there are; of one, no number is kept."""
+    """Returns (index of this process, number of processes); (0, 1) for a single process."""
     distribution = config.experimental.multi_replica_distribution
     if distribution.process_count <= 1:
         return 0, 1
@@ -296,7 +296,7 @@ def _checks_floating_point(behaviour: Group) -> bool:
 
 
 def _proportion(config: IPUConfig) -> float | None:
-    """Returns the least proportion of the memory that products may take."""
+    """Returns the smallest available memory proportion in the settings; `None` if unset."""
     options = {**config.convolutions.poplar_options}, {**config.matmuls.poplar_options}
     found = [float(each.pop(_PROPORTION)) for each in options if _PROPORTION in each]
     for name in sorted({name for each in options for name in each}):

@@ -1,4 +1,4 @@
-"""Choices for `set_gradient_accumulation_options`."""
+"""Enumerations for `set_gradient_accumulation_options`."""
 
 from poptorch_emu.keras.run_settings import GradientAccumulationReductionMethod
 

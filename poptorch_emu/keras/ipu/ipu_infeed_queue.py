@@ -1,4 +1,4 @@
-"""Queues by which the IPU reads a data set, in the loops of `ipu.loops`."""
+"""Queues from which the IPU reads a data set, in the loops of `ipu.loops`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class IPUInfeedQueue:
     def __init__(
         self, dataset: Any, device_ordinal: int | None = None, prefetch_depth: int | None = None
     ) -> None:
-        """Reads nothing yet.
+        """Creates a queue, which reads nothing yet.
 
         Args:
-            dataset: of TensorFlow, with shapes that are known.
+            dataset: TensorFlow data set whose shapes are known.
             device_ordinal: accepted.
             prefetch_depth: accepted.
 
@@ -37,16 +37,16 @@ class IPUInfeedQueue:
 
     @property
     def spec(self) -> Any:
-        """What an element is made of."""
+        """Structure, shapes and types of an element."""
         return self._infeed.spec
 
     @property
     def initializer(self) -> None:
-        """Nothing: a queue is ready when it is made (exact)."""
+        """`None`, because a queue is ready when it is created (exact)."""
 
     @property
     def deleter(self) -> None:
-        """Nothing: a queue is gone when it is dropped (exact)."""
+        """`None`, because a queue needs no deletion (exact)."""
 
     @property
     def dequeued(self) -> bool:
@@ -55,14 +55,14 @@ class IPUInfeedQueue:
 
     @property
     def number_of_tuple_elements(self) -> int:
-        """How many tensors an element has (exact)."""
+        """Number of tensors in an element (exact)."""
         return len(self._infeed.shapes)
 
     def get_next(self) -> NoReturn:
-        """Refuses to hand out an element.
+        """Raises an error, because only loops may read elements.
 
         Raises:
-            ValueError: always; loops take them.
+            ValueError: always.
         """
         raise ValueError(
             "Elements of an IPUInfeedQueue go to a loop: pass the queue to ipu.loops.repeat as "
@@ -70,6 +70,6 @@ class IPUInfeedQueue:
         )
 
     def dequeue(self, capture: Capture) -> Any:
-        """Returns an element in a function that is captured."""
+        """Returns an element for a function that is being captured."""
         self._is_dequeued = True
         return capture.read(self._infeed)

@@ -1,4 +1,4 @@
-"""Queues by which a function on the IPU sends values to the host while it runs."""
+"""Queues through which a function on the IPU sends values to the host while it runs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["IPUOutfeedMode", "IPUOutfeedQueue", "IPUOutfeedQueueIterator", "Scop
 
 
 class IPUOutfeedMode(Enum):
-    """What a queue keeps: all that it was given, or the last (exact)."""
+    """The values that a queue keeps: all of them, or the last one (exact)."""
 
     ALL = "all"
     LAST = "get_last"
 
 
 class IPUOutfeedQueue:
-    """Takes a value in each iteration of a function, for the host to read (exact).
+    """Receives a value in each iteration of a function, for the host to read (exact).
 
-    Iterating it yields what has arrived and was not read yet, and ends where there is nothing more
-    at that moment. Other threads may do so while the function runs. An unread queue does not hold
-    the device up.
+    Iterating the queue yields the values that have arrived and were not read yet, and ends when
+    none are left. Other threads may iterate it while the function runs. The device never waits for
+    a reader.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class IPUOutfeedQueue:
         optimise_latency: bool = False,
         **of_2020: Any,
     ) -> None:
-        """Makes an empty queue.
+        """Creates an empty queue.
 
         Args:
-            outfeed_mode: all values by default.
+            outfeed_mode: values to keep; all by default.
             device_ordinal: accepted.
             buffer_depth: accepted.
             optimise_latency: accepted.
@@ -55,7 +55,7 @@ class IPUOutfeedQueue:
 
         Raises:
             ValueError: a value is out of range.
-            TypeError: there is no such argument.
+            TypeError: an argument does not exist.
         """
         mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
         if isinstance(mode, str) and mode in [each.value for each in IPUOutfeedMode]:
@@ -73,7 +73,8 @@ class IPUOutfeedQueue:
                 raise TypeError(f"IPUOutfeedQueue has no argument {name!r}.")
             note_accepted(f"IPUOutfeedQueue({name}=...)")
         self._mode = mode
-        # The rows of several iterations, and how many these are; some of the first are read.
+        # (Number of iterations, rows of these iterations). Of the first entry some rows may be read
+        # already.
         self._values: deque[tuple[int, list[torch.Tensor]]] = deque()
         self._num_read = 0
         self._form: Any = None
@@ -93,11 +94,11 @@ class IPUOutfeedQueue:
             self._all_taken()
 
     def enqueue(self, tensors: Any) -> None:
-        """Sends tensors, or a structure of some, in a function that runs on the IPU (exact).
+        """Sends tensors, or a structure of tensors, from a function that runs on the IPU (exact).
 
         Raises:
             ValueError: the function sends to the queue twice.
-            RuntimeError: it is called outside of such a function.
+            RuntimeError: the call is outside of such a function.
         """
         capture = current()
         if capture is None and in_symbolic_scope():
@@ -110,17 +111,17 @@ class IPUOutfeedQueue:
         capture.send(self, all_on_device(tensors))
 
     def dequeue(self, wait_for_completion: bool = False) -> Any:
-        """Returns what has arrived since the last call, in the structure that was sent (exact).
+        """Returns the values since the last call, in the structure that was sent (exact).
 
         Args:
             wait_for_completion: accepted: `run` returns when the device is done.
 
         Returns:
-            Tensors with one row for each iteration, then one for each replica if there are
-            several; the last iteration's alone in the mode `LAST`.
+            Tensors with one row for each iteration and, if there are several, for each replica; in
+            the mode `LAST` those of the last iteration only.
 
         Raises:
-            ValueError: no function that sends was captured, or nothing arrived in that mode.
+            ValueError: no function that sends was captured, or nothing has arrived in that mode.
         """
         if not self._is_traced:
             raise ValueError(
@@ -136,14 +137,14 @@ class IPUOutfeedQueue:
         return self._packed([x[-1] for x in values[-1]])
 
     def __iter__(self) -> Iterator[Any]:
-        """Returns what goes through all that has arrived."""
+        """Returns an iterator over the values that have arrived."""
         return IPUOutfeedQueueIterator(self)
 
     def take(self) -> Any:
         """Returns the oldest value.
 
         Raises:
-            IndexError: there is none.
+            IndexError: the queue is empty.
         """
         with self._lock:
             count, leaves = self._values[0]
@@ -155,13 +156,13 @@ class IPUOutfeedQueue:
         return self._packed(value)
 
     def expect(self, form: Any, replicas: int) -> None:
-        """Notes what will arrive: values of this form, from so many replicas."""
+        """Sets the structure of the values that will arrive, and the number of replicas."""
         with self._lock:
             self._form, self._replicas = form, replicas
             self._is_traced = True
 
     def put(self, count: int, leaves: Sequence[torch.Tensor]) -> None:
-        """Takes tensors with a row for each of some iterations, and in it one for each replica."""
+        """Stores the values of `count` iterations; leaves have axes (iteration, replica, ...)."""
         rows = [x[:, 0] if self._replicas == 1 else x for x in leaves]
         with self._lock:
             if self._mode is IPUOutfeedMode.LAST:
@@ -170,7 +171,7 @@ class IPUOutfeedQueue:
             self._values.append((count, rows))
 
     def _all_taken(self) -> list[list[torch.Tensor]]:
-        """Returns what was not read yet, and makes the queue empty."""
+        """Returns all unread values, and empties the queue."""
         values = [leaves for _, leaves in self._values]
         if self._num_read:
             values[0] = [x[self._num_read :] for x in values[0]]
@@ -193,10 +194,10 @@ class IPUOutfeedQueue:
 
 
 class IPUOutfeedQueueIterator:
-    """Goes through what has arrived in a queue, and ends where there is nothing more (exact)."""
+    """Yields the values that have arrived in a queue, until none are left (exact)."""
 
     def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
-        """Takes a queue."""
+        """Creates an iterator over a queue."""
         self._queue = outfeed_queue
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
@@ -206,7 +207,7 @@ class IPUOutfeedQueueIterator:
         """Returns the next value.
 
         Raises:
-            StopIteration: there is none at this moment.
+            StopIteration: no value is left at this moment.
         """
         try:
             return self._queue.take()

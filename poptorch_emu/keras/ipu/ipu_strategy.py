@@ -1,4 +1,4 @@
-"""`IPUStrategy`: models that are built in its scope, and functions that it runs, are on IPUs."""
+"""`IPUStrategy`: models built in its scope, and functions that it runs, are on virtual IPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from poptorch_emu.options import Options
 
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
 
-# Imports TensorFlow.
+# Loaded late, because this module imports TensorFlow.
 _BOUNDARY = "poptorch_emu.keras.tensorflow_graph.boundary"
 
 
@@ -35,14 +35,14 @@ class IPUStrategy:
     """Makes models of Keras and functions run on virtual IPUs (exact).
 
     Attributes:
-        num_replicas_in_sync: 1: replicas are the device's own.
+        num_replicas_in_sync: always 1, because the device itself handles replicas.
     """
 
     num_replicas_in_sync = 1
     _is_of_processes = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> IPUStrategy:
-        """Makes it a strategy of TensorFlow, too, where that is there."""
+        """Creates an instance that is also a TensorFlow strategy, if TensorFlow is loaded."""
         tf = tensorflow()
         kind: Any = cls
         found: IPUStrategy = super().__new__(kind if tf is None else _of_tensorflow(kind, tf))
@@ -55,17 +55,17 @@ class IPUStrategy:
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
     ) -> None:
-        """Takes the IPUs that `IPUConfig` configures.
+        """Uses the IPUs of the process's `IPUConfig`.
 
         Args:
             ipu_device: accepted.
             cpu_device: accepted.
-            enable_dataset_iterators: whether iterators over data sets of TensorFlow that are made
-                in the scope are read by the device alone.
+            enable_dataset_iterators: whether only the device reads the iterators over TensorFlow
+                data sets that are created in the scope.
             enable_keras_extensions: accepted.
 
         Raises:
-            ValueError: this is one of several processes.
+            ValueError: the program runs in several processes.
         """
         processes = max(Options().Distributed.numProcesses, read_launch().num_instances)
         if processes > 1 and not self._is_of_processes:
@@ -101,7 +101,7 @@ class IPUStrategy:
 
     @contextmanager
     def _as_current(self) -> Iterator[None]:
-        """Makes it the strategy that TensorFlow names."""
+        """Makes this strategy TensorFlow's current strategy."""
         tf = tensorflow()
         if tf is None:
             yield
@@ -123,21 +123,21 @@ class IPUStrategy:
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Runs a function on all replicas, and returns what one of them returns (exact).
+        """Runs a function on all replicas, and returns the result of one replica (exact).
 
         The function is captured once for the shapes and types of tensors and the values of other
-        arguments. A loop in it that takes elements of an iterator, sends to an `IPUOutfeedQueue` or
-        applies gradients becomes iterations of the device.
+        arguments. Loops in it that read an iterator, send to an `IPUOutfeedQueue` or apply
+        gradients run as iterations on the device.
 
         Args:
-            fn: a function of Python, or one that `tf.function` made.
-            args: for it.
-            kwargs: for it, by name.
+            fn: Python function, or a function of `tf.function`.
+            args: positional arguments of the function.
+            kwargs: keyword arguments of the function.
             options: accepted.
 
         Raises:
-            Error: it does what a device cannot; the message names the line and the way out.
-            TypeError: an argument has a type that a device has not.
+            Error: a device cannot run the function; the message names the line and the way out.
+            TypeError: a device has no such type as that of an argument.
         """
         tf = tensorflow()
         if tf is not None and not tf.executing_eagerly() and current_graph() is None:
@@ -149,7 +149,7 @@ class IPUStrategy:
         return self._runner.run(fn, args, kwargs or {})
 
     def experimental_run_v2(self, *args: Any, **kwargs: Any) -> None:
-        """Refuses an old name (refused).
+        """Raises an error, because the name is obsolete (refused).
 
         Raises:
             RuntimeError: always.
@@ -159,7 +159,7 @@ class IPUStrategy:
 
 @functools.cache
 def _of_tensorflow(kind: Any, tf: Any) -> type:
-    """Returns a strategy that is an instance of `tf.distribute.Strategy`."""
+    """Returns a subclass of a strategy that is also a `tf.distribute.Strategy`."""
     return type(kind.__name__, (kind, tf.distribute.Strategy), {"__module__": kind.__module__})
 
 
@@ -170,7 +170,7 @@ IPUStrategyV1 = IPUStrategy
 
 @contextmanager
 def _infeeds() -> Iterator[None]:
-    """Makes iterators over data sets of TensorFlow be those of the device, where programs ask."""
+    """Makes the program's iterators over TensorFlow data sets iterators of the device."""
     tf = tensorflow()
     if tf is None:
         yield
@@ -191,7 +191,7 @@ def _infeeds() -> Iterator[None]:
 
 
 def _asking_file() -> str:
-    """Returns the file of the innermost function that is not of this room."""
+    """Returns the file of the innermost function outside of this package of the front end."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_ROOM):
         assert frame.f_back is not None

@@ -1,4 +1,4 @@
-"""Loops of functions that run on the IPU, in the form of calls."""
+"""Loops in functions that run on the IPU, written as calls."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def repeat(
     """Runs a body n times in a function that runs on the IPU (exact).
 
     Args:
-        n: how often.
-        body: takes the inputs, and an element of the queue; returns values for the next iteration,
-            and what it wants after them.
-        inputs: a tensor, a number, or several.
-        infeed_queue: of which each iteration takes an element.
+        n: number of iterations.
+        body: function of the inputs and an element of the queue; returns the inputs of the next
+            iteration, and further values after them.
+        inputs: a tensor, a number, or several of them.
+        infeed_queue: queue from which each iteration reads an element.
         use_while_v1: accepted.
 
     Returns:
-        The values of the last iteration: a list, one alone, or `None` without inputs.
+        The values of the last iteration: a list, a single value, or `None` without inputs.
 
     Raises:
-        TypeError: the body takes other arguments, or returns other types than it takes.
-        RuntimeError: it is called outside of such a function.
+        TypeError: the body does not accept the arguments, or its results have other types.
+        RuntimeError: the call is outside of such a function.
     """
     capture = _capture("repeat")
     return _repeated(capture, range(int(n)), body, _listed(inputs), infeed_queue)
@@ -57,27 +57,27 @@ def while_loop(
     maximum_iterations: int | None = None,
     use_while_v1: bool = True,
 ) -> Any:
-    """Runs a body as long as a condition holds, which counts (exact).
+    """Runs a body as long as a condition holds, which must depend on a counter (exact).
 
     Args:
-        condition: takes the inputs; it depends on one of them alone, a number of the host, which
-            the body raises or lowers by the same number each time.
-        body: as for `repeat`.
-        inputs: as for `repeat`.
-        infeed_queue: as for `repeat`.
-        maximum_iterations: the most there are.
+        condition: function of the inputs; it depends on one of them only, a number on the host, to
+            which the body adds the same number each time.
+        body: see `repeat`.
+        inputs: see `repeat`.
+        infeed_queue: see `repeat`.
+        maximum_iterations: largest number of iterations.
         use_while_v1: accepted.
 
     Raises:
-        Error: the condition depends on what only the device knows.
-        TypeError: as for `repeat`.
-        RuntimeError: as for `repeat`.
+        Error: the condition depends on a value that only the device has.
+        TypeError: see `repeat`.
+        RuntimeError: see `repeat`.
     """
     capture = _capture("while_loop")
     values = _listed(inputs)
     count = capture.known_count()
     if count is None:
-        # Two passes that nobody keeps.
+        # Two trial passes show how the body changes the counter; their results are discarded.
         with capture.one_pass():
             first = _called(body, values, infeed_queue, capture)[: len(values)]
         with capture.one_pass():
@@ -126,13 +126,13 @@ def _called(
     infeed_queue: IPUInfeedQueue | None,
     capture: Capture,
 ) -> list[Any]:
-    """Returns what a body returns as a list."""
+    """Returns the results of a body as a list."""
     args, kwargs = _element(None if infeed_queue is None else infeed_queue.dequeue(capture))
     return _listed(body(*values, *args, **kwargs))
 
 
 def _element(element: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns an element as arguments: a dict by name, a tuple one by one."""
+    """Returns an element as (args, kwargs): a dict by name, a tuple as separate arguments."""
     if element is None:
         return (), {}
     if isinstance(element, dict):
@@ -173,7 +173,7 @@ def _check_results(values: Sequence[Any], results: Sequence[Any]) -> None:
 
 
 def _kind(value: Any) -> str | None:
-    """Returns the type of a tensor, `None` for a number, which has that of the first result."""
+    """Returns the type of a tensor; `None` for a number, which takes the first result's type."""
     if isinstance(value, (bool, int, float)) or not hasattr(value, "dtype"):
         return None
     return str(keras.backend.standardize_dtype(value.dtype))
@@ -186,7 +186,7 @@ def _count(
     second: Sequence[Any],
     most: int | None,
 ) -> int:
-    """Returns for how many iterations a condition holds, of the values before the first three."""
+    """Returns the number of iterations, from the values before, after one and after two passes."""
     steps = [_step(*each) for each in zip(values, first, second, strict=True)]
     count = 0
     with _HostAlone():  # type: ignore[no-untyped-call]
@@ -211,7 +211,7 @@ _MOST_ITERATIONS = 10**6
 
 
 def _step(*values: Any) -> Any:
-    """Returns by how much a number grows from one iteration to the next, `None` if it does not."""
+    """Returns the growth of a number in each iteration; `None` if it is not a counter."""
     numbers = [_number(value) for value in values]
     if any(number is None for number in numbers):
         return None
@@ -220,7 +220,7 @@ def _step(*values: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Returns the value of a scalar of the host, `None` for all else."""
+    """Returns the value of a scalar on the host; `None` for all other values."""
     value = left(value)
     if isinstance(value, (bool, int, float)):
         return value
@@ -230,12 +230,12 @@ def _number(value: Any) -> Any:
 
 
 class _HostAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses to tell what a value of the device is; it may be another one in the next run."""
+    """Raises an error for reading a device value, which may differ in the next run."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Runs an operation."""
+        """Runs an operation unless it reads a value of the device."""
         if func is torch.ops.aten._local_scalar_dense.default:
             raise compiler_error(
                 "The condition of ipu.loops.while_loop depends on a value of the IPU: an argument "

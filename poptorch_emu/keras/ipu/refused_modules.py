@@ -1,7 +1,7 @@
 """Modules of the IPU's front end that have no counterpart.
 
-Programs import more of them than they use, so that importing one is fine. What is called in it is
-refused with the way out.
+Importing such a module works, because programs import more modules than they use. Calling anything
+in it raises an error that says the way out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WAYS_OUT = {
 
 
 def register(package: str) -> None:
-    """Makes the modules below a package that can be imported."""
+    """Registers the refused modules below a package, so that they can be imported."""
     for path in _WAYS_OUT:
         name = f"{package}.{path}"
         module = _RefusedModule(name)
@@ -57,7 +57,7 @@ def register(package: str) -> None:
 
 
 class _RefusedModule(ModuleType):
-    """Has every name, none of which can be used."""
+    """A module that has every name; using one raises an error."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,6 +1,6 @@
-"""What programs of TensorFlow 1 begin with, refused where such a program asks for IPUs.
+"""Rejects the first calls of TensorFlow 1 programs that ask for IPUs.
 
-TensorFlow's own modules keep it.
+TensorFlow's own modules keep these functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SWITCHES = ("disable_eager_execution", "disable_v2_behavior")
 
 
 def refuse() -> None:
-    """Makes sessions and switches to TensorFlow 1 say the way out, if TensorFlow is loaded."""
+    """Makes sessions and switches to TensorFlow 1 raise an error, if TensorFlow is loaded."""
     tf = sys.modules.get("tensorflow")
     if tf is not None:
         _refuse(tf)
@@ -25,10 +25,10 @@ def refuse() -> None:
 
 @functools.cache
 def _refuse(tf: Any) -> None:
-    # Who imports tensorflow.compat.v1 gets another module, which also takes the place of the first.
+    # Importing the module returns another one than the attribute, and then replaces the attribute.
     for old in (tf.compat.v1, importlib.import_module("tensorflow.compat.v1")):
         for name in _SESSIONS:
-            # A session that was never made has nothing to close.
+            # A class whose __new__ raises an error creates no session that would need closing.
             setattr(old, name, type(name, (getattr(old, name),), {"__new__": _refusing(name)}))
         for name in _SWITCHES:
             setattr(old, name, _refusing(name))

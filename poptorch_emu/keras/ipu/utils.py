@@ -1,4 +1,4 @@
-"""What programs ask of the system, and the configuration of releases before 2021."""
+"""Functions that tell programs about the system, and the configuration before 2021."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reset_ipu_seed(seed: int, device: str = "/device:IPU:0", cpu_device: str = "
     """Seeds the random numbers of programs that are made from now on (exact).
 
     Args:
-        seed: an integer.
+        seed: seed, an integer.
         device: accepted.
         cpu_device: accepted.
     """
@@ -38,7 +38,7 @@ def reset_ipu_seed(seed: int, device: str = "/device:IPU:0", cpu_device: str = "
 
 
 def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
-    """Returns how many IPUs the process has configured (exact).
+    """Returns the number of IPUs that the process has configured (exact).
 
     Args:
         ipu_device: accepted.
@@ -57,14 +57,14 @@ def running_on_ipu_model(device: str = "cpu") -> bool:
 
 
 def move_variable_initialization_to_cpu(*args: Any, **kwargs: Any) -> None:
-    """Does nothing: variables are made on the host (accepted)."""
+    """Does nothing, because variables are created on the host (accepted)."""
 
 
 def create_ipu_config(**settings: Any) -> IPUConfig:
     """Returns a configuration; settings of releases before 2021 are recorded (accepted).
 
     Args:
-        settings: by name.
+        settings: settings by name.
     """
     for name in settings:
         note_accepted(f"create_ipu_config({name}=...)")
@@ -72,11 +72,11 @@ def create_ipu_config(**settings: Any) -> IPUConfig:
 
 
 def auto_select_ipus(opts: IPUConfig, num_ipus: Any) -> IPUConfig:
-    """Returns a configuration with so many IPUs (exact).
+    """Returns the configuration with a number of IPUs (exact).
 
     Args:
-        opts: from `create_ipu_config`; it is changed.
-        num_ipus: how many.
+        opts: configuration from `create_ipu_config`, which is changed.
+        num_ipus: number of IPUs.
     """
     opts.auto_select_ipus = num_ipus
     return opts

@@ -14,23 +14,23 @@ __all__ = ["PopDistStrategy"]
 class PopDistStrategy(IPUStrategy):
     """Makes models of Keras train on the virtual IPUs of all processes (exact).
 
-    Each process has batches of its own, of which it is given as many as the others. Gradients are
-    added over the replicas of all processes, so that all have the same weights. With one process
-    it is `IPUStrategy`.
+    Each process has its own batches, and all processes need the same number. Gradients are added
+    over the replicas of all processes, so that all have the same weights. With one process it is
+    the same as `IPUStrategy`.
     """
 
     _is_of_processes = True
 
     def __init__(self, *args: Any, add_ipu_cross_replica_reductions: bool = True, **kwargs: Any):
-        """Joins the other processes.
+        """Connects to the other processes.
 
         Args:
-            args: as for `IPUStrategy`.
+            args: positional arguments of `IPUStrategy`.
             add_ipu_cross_replica_reductions: accepted: gradients are added in any case.
-            kwargs: as for `IPUStrategy`.
+            kwargs: keyword arguments of `IPUStrategy`.
 
         Raises:
-            Error: the others are not found.
+            Error: the other processes are not found.
         """
         popdist.init()
         super().__init__(*args, **kwargs)
@@ -39,7 +39,7 @@ class PopDistStrategy(IPUStrategy):
 
     @property
     def num_replicas_in_sync(self) -> int:  # type: ignore[override]
-        """How many processes there are."""
+        """Number of processes."""
         return popdist.getNumInstances()
 
 

@@ -1,4 +1,4 @@
-"""Models, pipeline stages, what is logged of replicas, and optimisers."""
+"""Models, pipeline stages, metrics of replicas, and optimisers."""
 
 import importlib
 from typing import Any
@@ -35,10 +35,10 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what few programs need.
+    """Loads a submodule at its first use.
 
     Raises:
-        AttributeError: there is no such name.
+        AttributeError: the name does not exist.
     """
     if name in _LATE:
         return importlib.import_module(_LATE[name])

@@ -1,4 +1,4 @@
-"""Exchanges among replicas."""
+"""Exchanges between replicas."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def all_to_all(
     replication_factor: int,
     name: str | None = None,
 ) -> Any:
-    """Returns what the replicas have sent to this one, one after another (exact).
+    """Returns the pieces that the replicas have sent to this one, in order (exact).
 
-    Each cuts its tensor into as many equal pieces as there are replicas, and sends piece s to
-    replica s.
+    Each replica cuts its tensor into one equal piece for each replica, and sends piece s to replica
+    s.
 
     Args:
-        x: the tensor.
-        split_dimension: along which it is cut.
-        concat_dimension: along which what has come is put together.
-        replication_factor: the number of replicas.
+        x: tensor to exchange.
+        split_dimension: axis along which the tensor is cut.
+        concat_dimension: axis along which the received pieces are joined.
+        replication_factor: number of replicas.
         name: accepted.
 
     Raises:
-        ValueError: there are others, or the tensor cannot be cut so.
+        ValueError: `replication_factor` is not the number of replicas, or does not divide the axis.
     """
     count = num_replicas("all_to_all_op.all_to_all", "replication_factor", replication_factor)
     x = ops.convert_to_tensor(x)
@@ -48,12 +48,12 @@ def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
     """Returns the tensors of all replicas on a new first axis (exact).
 
     Args:
-        x: the tensor.
-        replication_factor: the number of replicas.
-        name: accepted.
+            x: tensor to gather.
+            replication_factor: number of replicas.
+            name: accepted.
 
-    Raises:
-        ValueError: there are others.
+        Raises:
+            ValueError: `replication_factor` is not the number of replicas.
     """
     count = num_replicas("all_to_all_op.all_gather", "replication_factor", replication_factor)
     return gathered(x, count)

@@ -13,7 +13,7 @@ def barrier(
     """Returns tensors as they are (exact).
 
     Args:
-        tensors: a structure.
+        tensors: structure of tensors.
         insert_barrier_for_gradients: accepted.
         name: accepted.
     """

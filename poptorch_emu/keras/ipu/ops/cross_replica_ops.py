@@ -15,12 +15,12 @@ def cross_replica_sum(
     """Returns the sum of a tensor over all replicas; its gradient is summed, too (exact).
 
     Args:
-        x: the tensor.
-        replica_group_size: the number of replicas, if it is given.
+        x: tensor of each replica.
+        replica_group_size: number of replicas, which is the default.
         name: accepted.
 
     Raises:
-        ValueError: `replica_group_size` is another number.
+        ValueError: `replica_group_size` is not the number of replicas.
     """
     own = "cross_replica_ops.cross_replica_sum"
     return summed(x, num_replicas(own, "replica_group_size", replica_group_size))
@@ -29,7 +29,7 @@ def cross_replica_sum(
 def cross_replica_mean(
     x: Any, replica_group_size: int | None = None, name: str | None = None
 ) -> Any:
-    """Returns the mean of a tensor over all replicas, as `cross_replica_sum` the sum (exact)."""
+    """Returns the mean of a tensor over all replicas; see `cross_replica_sum` (exact)."""
     own = "cross_replica_ops.cross_replica_mean"
     count = num_replicas(own, "replica_group_size", replica_group_size)
     return summed(x, count) / count
@@ -39,7 +39,7 @@ def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
     """Returns tensors as they are (exact).
 
     Args:
-        tensors: a structure.
+        tensors: structure of tensors.
         inplace: accepted.
     """
     return tensors

@@ -1,4 +1,4 @@
-"""Rows of tables."""
+"""Look-ups of rows in tables."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def embedding_lookup(
     """Returns rows of a table (exact).
 
     Args:
-        params: the table.
-        ids: the numbers of the rows.
+        params: table with one embedding in each row.
+        ids: numbers of the rows.
         name: accepted.
         serialization_factor: accepted, if it divides the number of rows.
         indices_are_sorted: accepted.
 
     Raises:
-        ValueError: it does not.
+        ValueError: `serialization_factor` does not divide the number of rows.
     """
     if params.shape[0] % serialization_factor:
         raise ValueError(
@@ -39,7 +39,7 @@ def embedding_lookup(
 
 
 def create_host_embedding(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refuses tables that stay on the host (refused).
+    """Raises an error, because tables cannot stay on the host (refused).
 
     Raises:
         Error: always.

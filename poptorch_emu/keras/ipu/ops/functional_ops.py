@@ -1,4 +1,4 @@
-"""Functions whose code the IPU would share among calls."""
+"""Functions whose code an IPU would share among calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def outlined_function(
     keep_input_layouts: bool | None = None,
     name: str | None = None,
 ) -> Any:
-    """Returns a function as it is; values do not depend on where its code is (exact).
+    """Returns the function unchanged, because values do not depend on outlining (exact).
 
     Args:
-        func: the function; without it, what is returned decorates one.
+        func: function to outline; without it the result is a decorator.
         unique_sharding: accepted.
         keep_input_layouts: accepted.
         name: accepted.

@@ -1,4 +1,4 @@
-"""Products of matrices that the IPU computes piece by piece."""
+"""Matrix products that an IPU computes piece by piece."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from keras import ops
 
 __all__ = ["serialized_matmul"]
 
-# Which axis of which factor is cut, of the factors as they are multiplied.
+# For each dimension, (factor, axis) that is cut, after any transposition.
 _CUT = {"a_columns": (0, -2), "a_rows_b_columns": (0, -1), "b_rows": (1, -1)}
 
 
@@ -24,8 +24,8 @@ def serialized_matmul(
     """Returns the product of two matrices (exact).
 
     Args:
-        a: the left one.
-        b: the right one.
+        a: left matrix.
+        b: right matrix.
         serialization_factor: accepted, if it divides the dimension.
         serialization_dimension: "a_columns", "a_rows_b_columns" or "b_rows".
         transpose_a: whether `a` is transposed first.
@@ -33,7 +33,7 @@ def serialized_matmul(
         name: accepted.
 
     Raises:
-        ValueError: there is no such dimension, or the factor does not divide it.
+        ValueError: the dimension does not exist, or `serialization_factor` does not divide it.
     """
     factors = [_transposed(a) if transpose_a else a, _transposed(b) if transpose_b else b]
     if serialization_dimension not in _CUT:

@@ -10,10 +10,10 @@ __all__ = ["gelu", "swish"]
 
 
 def gelu(x: Any, name: str | None = None) -> Any:
-    """Returns the Gaussian error linear unit in its form with tanh (exact).
+    """Returns the Gaussian error linear unit in its tanh approximation (exact).
 
     Args:
-        x: a tensor.
+        x: tensor of any shape.
         name: accepted.
     """
     return ops.gelu(x, approximate=True)
@@ -23,7 +23,7 @@ def swish(x: Any, name: str | None = None) -> Any:
     """Returns x · sigmoid(x) (exact).
 
     Args:
-        x: a tensor.
+        x: tensor of any shape.
         name: accepted.
     """
     return ops.silu(x)

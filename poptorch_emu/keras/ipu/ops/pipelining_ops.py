@@ -1,4 +1,4 @@
-"""How the stages of a pipeline are scheduled and recomputed."""
+"""Options for the schedule and the recomputation of a pipeline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PipelineStageOptions:
-    """Options of the compiler for one stage: values do not depend on them (accepted).
+    """Compiler options of one stage, which do not change values (accepted).
 
     Attributes:
-        convolution_options: of convolutions, by name.
-        matmul_options: of products of matrices, by name.
-        slice_options: of slices, by name.
+        convolution_options: options of convolutions, by name.
+        matmul_options: options of matrix products, by name.
+        slice_options: options of slices, by name.
     """
 
     convolution_options: Mapping[str, str] | None = None
@@ -30,10 +30,10 @@ class PipelineStageOptions:
 
 
 def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
-    """Returns tensors as they are: which are kept does not change values (exact).
+    """Returns tensors unchanged, because checkpoints do not change values (exact).
 
     Args:
-        tensors: a structure.
+        tensors: structure of tensors.
         name: accepted.
     """
     return tensors

@@ -1,4 +1,4 @@
-"""Random numbers of the device."""
+"""Operations with random numbers of the device."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def dropout(
     ref: Any = None,
     name: str | None = None,
 ) -> Any:
-    """Returns a tensor of which some elements are zero, and the others larger (exact).
+    """Returns a tensor with some elements set to zero, and the others scaled up (exact).
 
     Args:
-        x: the tensor.
-        rate: which part becomes zero; others are divided by 1 - rate.
-        seed: accepted: the device has its own.
-        noise_shape: of what is drawn, if one number is for several elements.
+        x: tensor of any shape.
+        rate: share of the elements that become zero; others are divided by 1 - rate.
+        seed: accepted: the device has its own random numbers.
+        noise_shape: shape of the mask, if elements share one random number.
         ref: accepted.
         name: accepted.
 
     Raises:
-        ValueError: the rate is not from 0 to 1, without 1.
+        ValueError: the rate is below 0, or is 1 or more.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate must be at least 0 and less than 1, not {rate!r}.")

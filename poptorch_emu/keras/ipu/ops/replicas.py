@@ -1,7 +1,6 @@
-"""The replicas that a layer or a function runs on, and exchanges among them.
+"""The replicas that run a layer or a function, and exchanges between them.
 
-While a function is run on the host to see what it is made of, and while Keras asks for shapes,
-nothing is exchanged.
+Nothing is exchanged during a trial run of a function on the host, or while Keras infers shapes.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from poptorch_emu.keras.loops.capture_state import current
 
 
 def num_replicas(name: str = "", argument: str = "", given: int | None = None) -> int:
-    """Returns how many replicas there are.
+    """Returns the number of replicas.
 
-    Outside of a model and a function that is what the program says, or else as many as IPUs: how
-    many IPUs a replica has is only known where it runs.
+    Outside of a model and a function it is the given number, or else the number of IPUs, because
+    the IPUs of one replica are only known where it runs.
 
     Args:
-        name: of the operation that is asked for.
-        argument: its name for the number of replicas.
-        given: what the program says, if it does.
+        name: name of the requested operation, for the message.
+        argument: name of the operation's argument for the number of replicas.
+        given: number in the program; `None` if there is none.
 
     Raises:
-        ValueError: there are others.
+        ValueError: the given number is not the number of replicas.
     """
     capture = current()
     if capture is None:
@@ -43,7 +42,7 @@ def num_replicas(name: str = "", argument: str = "", given: int | None = None) -
 
 
 def summed(x: Any, count: int) -> Any:
-    """Returns the sum over replicas; its gradient is the sum of those of all."""
+    """Returns the sum over replicas; its gradient is the sum of all replicas' gradients."""
     x = keras.ops.convert_to_tensor(x)
     if count == 1:
         return x
@@ -59,11 +58,11 @@ def gathered(x: Any, count: int) -> Any:
 
 
 def exchanged(pieces: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns what the replicas have sent to this one: piece s of the first axis goes to s."""
+    """Returns the pieces sent to this replica; piece s of the first axis goes to replica s."""
     return pieces if count == 1 else collectives.all_to_all_single_cross_replica(pieces, count)
 
 
 def index() -> Any:
-    """Returns the number of the replica."""
+    """Returns the index of the replica."""
     count = num_replicas()
     return exchanged(keras.ops.arange(count, dtype="int32"), count)[0]

@@ -1,4 +1,4 @@
-"""Which replica this is."""
+"""The index of the current replica."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["replication_index"]
 
 
 def replication_index(name: str | None = None) -> Any:
-    """Returns the number of the replica, from 0, as a tensor of int32 (exact).
+    """Returns the index of the replica, from 0, as an int32 tensor (exact).
 
     Args:
         name: accepted.

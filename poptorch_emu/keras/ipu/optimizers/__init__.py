@@ -1,7 +1,7 @@
-"""Optimisers that the IPU's front end wraps around others: here settings of the one inside.
+"""Optimiser wrappers of the IPU's front end, which here change settings of the inner optimiser.
 
-A wrapper returns the optimiser that it is given, which knows what was asked of it. `fit` and the
-loops of `IPUStrategy.run` do it.
+A wrapper returns the optimiser that it is given, with the requested settings. `fit` and the loops
+of `IPUStrategy.run` apply them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 
 
 def CrossReplicaOptimizer(opt: Any, use_locking: bool = False, name: str = "") -> Any:  # noqa: N802
-    """Returns an optimiser that takes the mean of the gradients of replicas (exact).
+    """Returns the optimiser, set to average the gradients of replicas (exact).
 
     Args:
-        opt: of Keras.
+        opt: optimiser of Keras.
         use_locking: accepted.
         name: accepted.
     """
@@ -54,21 +54,21 @@ def GradientAccumulationOptimizerV2(  # noqa: N802
     use_locking: bool = False,
     name: str = "",
 ) -> Any:
-    """Returns an optimiser that updates once in so many batches (exact; places are modelled).
+    """Returns the optimiser, set to update once in several batches (exact; places are modelled).
 
     Args:
-        opt: of Keras.
-        num_mini_batches: how many batches make an update.
-        offload_weight_update_variables: keeps its state in streaming memory.
-        replicated_optimizer_state_sharding: lets each replica hold a part of the state.
+        opt: optimiser of Keras.
+        num_mini_batches: number of batches of an update.
+        offload_weight_update_variables: whether its state is in streaming memory.
+        replicated_optimizer_state_sharding: whether each replica holds a part of the state.
         dtype: accepted.
-        reduction_method: of the gradients of these batches.
+        reduction_method: reduction of the gradients of these batches.
         use_locking: accepted.
         name: accepted.
 
     Raises:
         ValueError: a number or a name is out of range.
-        TypeError: a value is of another type.
+        TypeError: a value has a wrong type.
     """
     if dtype is not None:
         note_accepted("GradientAccumulationOptimizerV2(dtype=...)")
@@ -90,7 +90,7 @@ def GradientAccumulationOptimizerV2(  # noqa: N802
 def CrossReplicaGradientAccumulationOptimizerV2(  # noqa: N802
     opt: Any, num_mini_batches: int, *args: Any, **kwargs: Any
 ) -> Any:
-    """Returns an optimiser that does what both others do (exact)."""
+    """Returns the optimiser with the settings of both of the wrappers above (exact)."""
     return CrossReplicaOptimizer(
         GradientAccumulationOptimizerV2(opt, num_mini_batches, *args, **kwargs)
     )
@@ -101,7 +101,7 @@ CrossReplicaGradientAccumulationOptimizer = CrossReplicaGradientAccumulationOpti
 
 
 def ALSOptimizer(opt: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
-    """Returns an optimiser as it is: in float32 there is nothing to scale (accepted).
+    """Returns the optimiser unchanged, because float32 needs no loss scaling (accepted).
 
     Raises:
         Error: the policy of Keras computes in float16.
@@ -116,7 +116,7 @@ def ALSOptimizer(opt: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
 
 
 def MapGradientOptimizer(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: N802
-    """Refuses to change gradients (refused).
+    """Raises an error, because a wrapper cannot change gradients (refused).
 
     Raises:
         Error: always.
@@ -128,7 +128,7 @@ def MapGradientOptimizer(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: N802
 
 
 def ShardedOptimizer(*args: Any, **kwargs: Any) -> NoReturn:  # noqa: N802
-    """Refuses to place operations by hand (refused).
+    """Raises an error, because operations cannot be placed by hand (refused).
 
     Raises:
         Error: always.
