@@ -10,7 +10,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Returns what `narrow` returns for the first dimension, without the dispatcher.
+// Returns the same view as `narrow` in the first dimension, without the dispatcher.
 at::Tensor rows_view(const at::Tensor& whole, int64_t first, int64_t rows) {
   c10::SmallVector<int64_t, 6> sizes(whole.sizes().begin(), whole.sizes().end());
   sizes[0] = rows;
@@ -21,14 +21,14 @@ at::Tensor rows_view(const at::Tensor& whole, int64_t first, int64_t rows) {
   return at::Tensor(std::move(view));
 }
 
-// On some processors MKL has other code, with other bits, for rows that do not begin at a multiple
-// of these bytes.
+// Alignment in bytes of the rows of an input. On some processors MKL runs other code, with other
+// bits, for rows with less alignment.
 constexpr int64_t kAligned = 16;
 
 bool is_aligned(int64_t place) { return place % kAligned == 0; }
 
-// Whether a kernel may give a tensor, or blocks of `block_bytes` in it, other bits than it gives to
-// a copy that lies alone.
+// Returns whether a kernel may compute other bits for a tensor, or for blocks of `block_bytes` in
+// it, than for a copy in memory of its own.
 bool may_have_other_bits(const at::Tensor& whole, int64_t block_bytes) {
   if (!whole.is_floating_point() && !whole.is_complex()) return false;
   const auto address = reinterpret_cast<std::uintptr_t>(whole.const_data_ptr());
@@ -71,7 +71,7 @@ void CallInputs::begin_call(const std::vector<at::Tensor>& inputs, int64_t num_w
   num_blocks_ = num_windows * program_.micro_batches_per_window * num_groups_;
 }
 
-// Between the blocks of a replica are those of others.
+// Returns copies of a replica's blocks, which lie between the blocks of other replicas.
 at::Tensor CallInputs::blocks(const at::Tensor& whole, int64_t first, int64_t rows) const {
   std::vector<at::Tensor> blocks;
   for (int64_t piece = 0; piece < program_.joined; ++piece) {
@@ -80,7 +80,7 @@ at::Tensor CallInputs::blocks(const at::Tensor& whole, int64_t first, int64_t ro
   return at::cat(blocks);
 }
 
-// All blocks of an input are copied or none, so that each micro-batch allocates as much.
+// Either all blocks of an input are copied or none, so that each micro-batch allocates the same.
 at::Tensor CallInputs::rows(InputId id, const at::Tensor& whole, const Task& task) const {
   if (!program_.inputs[id.value].is_batched) {
     return may_have_other_bits(whole, 0) ? whole.clone() : whole;

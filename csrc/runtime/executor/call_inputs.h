@@ -10,21 +10,21 @@
 
 namespace poptorch_emu {
 
-// The inputs of a call. A batched input is cut along its first dimension into one block for each
+// The inputs of a call. A batched input is split along its first dimension into one block for each
 // micro-batch and group of replicas, micro-batch by micro-batch.
 class CallInputs {
  public:
   CallInputs(const Program& program, const std::vector<int64_t>& group_of_replica);
 
-  // Throws `Error` if the inputs cannot be cut for `num_windows`.
+  // Throws `Error` if the inputs cannot be split for `num_windows`.
   void check(const std::vector<at::Tensor>& inputs, int64_t num_windows) const;
   void begin_call(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   void end_call() { inputs_.clear(); }
 
   const at::Tensor& whole(InputId id) const { return inputs_[id.value]; }
-  // Returns what the task reads of an input: the blocks of its micro-batches behind each other, or
-  // all of an input that is not batched.
-  // `whole` is the input, or another tensor in the same memory.
+  // Returns the rows of an input that the task reads: the blocks of its micro-batches one after the
+  // other, or the whole input if it is not batched. `whole` is the input, or another tensor in the
+  // same memory.
   at::Tensor rows(InputId id, const at::Tensor& whole, const Task& task) const;
 
  private:

@@ -1,4 +1,4 @@
-// The instructions of a frame that are loops, branches and calls of the host.
+// Instructions of a frame that are loops, branches and host calls.
 
 #include <ATen/core/List.h>
 #include <ATen/ops/scalar_tensor.h>

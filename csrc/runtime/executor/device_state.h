@@ -9,8 +9,7 @@
 
 namespace poptorch_emu {
 
-// What the virtual IPUs of an executor hold between actions. The program and the options live
-// longer.
+// State of an executor's virtual IPUs between actions. The program and the options must outlive it.
 struct DeviceState {
   DeviceState(const Program& program, const ExecutorOptions& options)
       : tensors(program, options.num_replicas, options.num_workers),
@@ -18,7 +17,7 @@ struct DeviceState {
         accumulators(program, options.replicas(), options.num_workers, remote, options.ring.get()) {
   }
 
-  EngineMemory tensors;  // first, since the tensors of the others lie in it
+  EngineMemory tensors;  // first, because other members' tensors lie in it
   RemoteTraffic remote;
   DeviceMemory memory;
   Accumulators accumulators;

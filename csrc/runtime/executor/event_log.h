@@ -7,7 +7,7 @@
 
 namespace poptorch_emu {
 
-// One executed action, for profiles. Times are of the steady clock.
+// One executed action, for profiles. Times are those of the steady clock.
 struct Event {
   int64_t replica;
   int64_t ipu;
@@ -19,13 +19,13 @@ struct Event {
   int64_t end_ns;
 };
 
-// The actions that ran while the log was on, in the order in which they ended: of those since the
-// last `take` the first ones, up to a bound.
+// Actions that ran while the log was on, in the order in which they ended. It keeps the first ones
+// since the last `take`, up to a limit.
 class EventLog {
  public:
-  // By the thread that runs a call, between calls.
+  // Called between calls, by the thread that runs them.
   void set_on(bool is_on) { is_on_ = is_on; }
-  // Returns the events, and forgets them.
+  // Returns the events and clears the log.
   std::vector<Event> take() {
     const std::lock_guard lock(mutex_);
     std::vector<Event> events = std::exchange(events_, {});
@@ -33,7 +33,7 @@ class EventLog {
     return events;
   }
 
-  // By any worker.
+  // Called by any worker.
   bool is_on() const { return is_on_; }
   void add(const Event& event) {
     const std::lock_guard lock(mutex_);
@@ -41,7 +41,7 @@ class EventLog {
   }
 
  private:
-  static constexpr size_t kMostEvents = 100'000;  // some 20 MB as a trace for a viewer
+  static constexpr size_t kMostEvents = 100'000;  // about 20 MB as a trace for a viewer
 
   bool is_on_ = false;
   std::mutex mutex_;

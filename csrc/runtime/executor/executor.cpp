@@ -43,9 +43,9 @@ std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
   return program;
 }
 
-// The vector functions of MKL, which PyTorch calls, prepare themselves in the first call. If
-// several threads make the first call at the same time, one of them may get far less exact numbers.
-// So one thread calls them before there are several.
+// Calls the vector functions of MKL, which PyTorch uses, once on a single thread. They initialise
+// themselves in their first call. If several threads make it at the same time, one of them may get
+// far less exact numbers.
 void make_vector_functions_ready() {
   const at::NoGradGuard no_grad;
   at::sqrt(at::ones({64}, at::kFloat));
@@ -126,7 +126,7 @@ void Executor::end_stream() {
 }
 
 std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int64_t num_windows) {
-  // The user's autocast is not meant for what the CPU computes for the device.
+  // The user's autocast does not apply to the CPU's computations for the device.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   modes_ = stream_.is_open() ? modes_of_stream_ : floating_point_modes();
   const FloatingPointModes modes(modes_);
@@ -143,7 +143,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   }
   std::vector<at::Tensor> results = interpreter_.end_call();
   host_calls_.end_call();
-  // The numbers of complete windows count, even if a later window failed.
+  // Numbers of complete windows count, even if a later window has failed.
   interpreter_.random_state().advance(scheduler_.num_complete_windows() *
                                       program_->micro_batches_per_window);
   const std::exception_ptr error = scheduler_.end_call();
@@ -200,7 +200,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
       scheduler_.begin_next_window();
-      // Another worker than 0 runs only if the others have been called already.
+      // A worker other than 0 only runs if the others have been called already.
       if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
     }
   } catch (...) {
@@ -208,14 +208,14 @@ void Executor::run_tasks(Task* task, int64_t worker) {
   }
 }
 
-// Ends the call, and lets no thread wait for other processes any more.
+// Ends the call, and the waits of all threads for other processes.
 void Executor::give_up(std::exception_ptr error) {
   scheduler_.fail(std::move(error));
   if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");
   host_calls_.cancel();
 }
 
-// Replaces the task by the next one if the worker goes on with its micro-batch or its IPU.
+// Runs a task, and replaces it by the next one if the worker continues with its micro-batch or IPU.
 Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   const Task& task = *running;
   const Sharing sharing(!task.is_alone);
@@ -231,7 +231,7 @@ Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
       break;
   }
   if (events_.is_on()) {
-    // An action that has waited for other replicas counts from its beginning.
+    // The duration of an action that has waited for other replicas includes the wait.
     note_events(task, task.num_collectives > 0 ? task.begun_ns : start_ns);
   }
   stream_.add_pieces(program_->at(task.action.segment), task.micro_batch_of_call,
@@ -239,7 +239,7 @@ Scheduler::Next Executor::run_task(Task*& running, int64_t worker) {
   return scheduler_.finish(running, worker);
 }
 
-// The micro-batches of an action share its time equally.
+// Divides the time of an action equally among its micro-batches.
 void Executor::note_events(const Task& task, int64_t start_ns) {
   const bool is_of_window = program_->at(task.action.segment).kind == SegmentKind::kWindow;
   const int64_t count = is_of_window ? 1 : program_->joined;
@@ -252,7 +252,7 @@ void Executor::note_events(const Task& task, int64_t start_ns) {
   }
 }
 
-// Nothing else runs at this time.
+// Completes a window; nothing else runs at this time.
 void Executor::end_window() {
   for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
     int64_t& peak = peak_accumulator_bytes_[replica];

@@ -21,50 +21,50 @@
 
 namespace poptorch_emu {
 
-// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica. It works through its
-// list of actions in order and waits for its links. Where the results cannot differ, micro-batches
-// are taken through all segments one by one instead. Any number of workers gives the same results:
-// each link has one producer and one consumer, each list one order, and each sum a fixed order.
+// Runs a program on virtual IPUs. A virtual IPU is one IPU of one replica. It runs the actions of
+// its list in order and waits for its links. If results cannot differ, workers instead take single
+// micro-batches through all segments. Results do not depend on the number of workers, because each
+// link has one producer and one consumer, each list one order, and each sum a fixed order.
 //
-// Shares the program and owns the other parts. Workers get tasks from the scheduler and have the
-// interpreter carry them out. There is one call at a time. While it runs, another thread may take
-// results, and nothing else.
+// The executor shares the program and owns the other parts. Workers get tasks from the scheduler
+// and let the interpreter carry them out. There is one call at a time. While it runs, another
+// thread may take results, but do nothing else.
 class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
 
-  // What a caller reads and changes between calls: variables, scalars and the memory of tensors;
-  // functions of the host; the log of actions; transfers of the last call.
+  // State that a caller reads and changes between calls: variables, scalars and tensor memory; host
+  // functions; the log of actions; transfers of the last call.
   DeviceState& state() { return state_; }
   HostCalls& host_calls() { return host_calls_; }
   EventLog& events() { return events_; }
   const TransferTimes& transfer_times() const { return interpreter_.transfer_times(); }
-  // The random numbers depend on the seed and on how many micro-batches have run since it was set,
-  // without those of windows that failed.
+  // The random numbers depend on the seed and on the number of micro-batches run since it was set,
+  // without those of failed windows.
   RandomState& random_state() { return interpreter_.random_state(); }
 
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
   // variables are those of the last complete window, and another call can run.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, int64_t num_windows);
 
-  // Between `begin_stream` and `end_stream` another thread can take the results of a call while it
-  // runs. A result holds, for each of the first `num_outputs` outputs, the rows of one step of
-  // `micro_batches_per_step`. These outputs come from micro-batches and have mode `All`. The call
-  // returns all outputs at its end. The engine pauses while `max_unread` results wait to be taken.
+  // Between `begin_stream` and `end_stream` another thread can take results while a call runs. A
+  // result holds the rows of one step of `micro_batches_per_step`, for each of the first
+  // `num_outputs` outputs. These outputs come from micro-batches and have mode `All`. The call
+  // still returns all outputs at its end. The engine pauses while `max_unread` results wait.
   void begin_stream(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
-  // Waits for the next result. Returns nothing after the last one of the call, or when it failed.
+  // Waits for the next result. Returns nothing after the last one of the call, or after a failure.
   std::vector<at::Tensor> take_result();
-  // Returns all that are complete; the second function waits first, as `ResultStream` says.
+  // Return all complete results; the second function waits first, as `ResultStream` describes.
   TakenResults take_results();
   TakenResults wait_for_results(int64_t linger_microseconds);
-  // From now on results are dropped and the engine does not pause. A running call goes on.
+  // Drops all further results, and the engine no longer pauses. A running call continues.
   void end_stream();
 
-  // The most bytes that the accumulators of a replica ever held at the end of a window.
+  // Returns the maximum bytes that a replica's accumulators held at the end of a window.
   int64_t peak_accumulator_bytes(int64_t replica) const {
     return peak_accumulator_bytes_.at(replica);
   }
-  // By link, the most that it ever held.
+  // Returns the peak of each link.
   std::vector<LinkPeak> link_peaks() const { return scheduler_.link_peaks(); }
 
  private:
@@ -80,7 +80,7 @@ class Executor {
 
   const std::shared_ptr<const Program> program_;
   const ExecutorOptions options_;
-  DeviceState state_;  // before what holds tensors
+  DeviceState state_;  // before members that hold tensors
   std::vector<int64_t> peak_accumulator_bytes_;
   EventLog events_;
   ResultStream stream_;
@@ -88,9 +88,9 @@ class Executor {
   SharedLoops loops_;
   Scheduler scheduler_;
   Interpreter interpreter_;
-  // Of the thread that calls; a streamed call runs on another one than asks for it.
+  // Modes of the calling thread; a streamed call runs on another thread than the one that asks.
   std::fenv_t modes_ = {}, modes_of_stream_ = {};
-  ThreadPool pool_;  // last: its threads use the others
+  ThreadPool pool_;  // last, because its threads use the other members
 };
 
 }  // namespace poptorch_emu

@@ -9,23 +9,23 @@
 
 namespace poptorch_emu {
 
-// How an executor uses the machine and its replicas.
+// Options for an executor's use of the host, and its replicas.
 struct ExecutorOptions {
   int64_t num_replicas = 1;  // in this process
   int64_t num_workers = 1;
   int64_t num_intra_op_threads = 1;
-  // Replicas of one group read the same inputs; of each micro-batch there is a block for each
-  // group.
+  // Group of inputs for each replica. Replicas of one group read the same inputs: each micro-batch
+  // has one block for each group.
   std::vector<int64_t> input_group_of_replica = {0};
-  // With replicas in other processes: the number of the first one here among all, and the
-  // connection to the others.
+  // With replicas in other processes: index of the first replica here among all, and the connection
+  // to the other processes.
   int64_t first_replica = 0;
   std::shared_ptr<Ring> ring = nullptr;
-  // Each virtual IPU works through its list of actions, as on the machine, even where another order
-  // gives the same results.
+  // Whether each virtual IPU follows its list of actions, as on the machine, even if another order
+  // has the same results.
   bool follows_lists = false;
 
-  // Without other processes, the replicas here share out tensors among themselves.
+  // Without other processes, the replicas here shard tensors among themselves.
   Replicas replicas() const {
     if (ring == nullptr) return {num_replicas, 0, num_replicas};
     return {num_replicas, first_replica, num_replicas * ring->peers().num_processes()};

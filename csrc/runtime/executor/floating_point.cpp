@@ -9,7 +9,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Comparisons, for which a NaN among the arguments is an invalid operation.
+// Comparisons, for which a NaN argument is an invalid operation.
 const std::set<std::string> kComparisons = {"aten::eq", "aten::ne", "aten::lt",
                                             "aten::le", "aten::gt", "aten::ge"};
 
@@ -50,7 +50,7 @@ Content arguments_of(const Instruction& instruction, const std::vector<at::Tenso
   return content;
 }
 
-// Whether an operator leaves memory as it finds it.
+// Returns whether an operator returns uninitialised memory.
 bool is_uninitialised(const std::string& name) {
   return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
 }

@@ -11,11 +11,11 @@
 
 namespace poptorch_emu {
 
-// Floating-point exceptions that can be seen in results: a NaN where no argument had one, an
-// infinity where all arguments were finite, or a comparison with NaN. An exception inside a kernel
-// that leaves neither in its results is not found.
+// Floating-point exceptions that are visible in results: a NaN without a NaN argument, an infinity
+// from finite arguments, or a comparison with NaN. Exceptions within a kernel that leave neither
+// NaN nor infinity in its results are not detected.
 
-// Its text says what happened, and ends with a section of docs/troubleshooting.md.
+// The text describes the exception and ends with a section of docs/troubleshooting.md.
 class FloatingPointException : public std::domain_error {
  public:
   explicit FloatingPointException(const std::string& what);
@@ -28,7 +28,7 @@ bool is_finite(const at::Tensor& tensor);
 //
 // Args:
 //   instruction: the instruction that was called.
-//   registers: still hold its arguments.
+//   registers: registers that still hold its arguments.
 //   results: the stack after the call.
 void check_floating_point(const Instruction& instruction, const std::vector<at::Tensor>& registers,
                           const std::vector<c10::IValue>& results);

@@ -22,11 +22,11 @@ class DescribedError : public Error {
   using Error::Error;
 };
 
-// With no more elements a kernel gains nothing by a second thread (assumed).
+// Up to this number of elements a kernel gains nothing from a second thread (assumed).
 constexpr int64_t kFewElements = 8192;
 
-// Whether an operation runs on one thread. The number of threads may change bits, so only the
-// arguments decide.
+// Returns whether an operation runs on one thread. The number of threads may change bits, so that
+// it depends on the arguments only.
 bool is_for_one_thread(const torch::jit::Stack& arguments) {
   return std::none_of(arguments.begin(), arguments.end(), [](const c10::IValue& argument) {
     if (!argument.isTensor()) return argument.isTensorList() || argument.isOptionalTensorList();
@@ -119,7 +119,7 @@ bool Frame::run_to_collective() {
   return true;
 }
 
-// A copy, since what comes next may write in the place of what it reads.
+// Returns a copy, because a later instruction may overwrite the value.
 at::Tensor Frame::part() const {
   const at::Tensor& own = registers_[code()[next_].slots.front().source.value];
   return own.clone(at::MemoryFormat::Contiguous);

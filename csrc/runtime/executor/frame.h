@@ -15,27 +15,27 @@
 
 namespace poptorch_emu {
 
-// Calls a function of the host by its name. It may wait for the thread that makes such calls.
+// Calls a host function by its name. It may wait for the thread that makes such calls.
 using HostCaller =
     std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
 
-// What instructions do with the sums of gradients.
+// Access of instructions to the sums of gradients.
 struct SumAccess {
-  // Adds the product of two matrices to a sum, as a micro-batch's part of it.
+  // Adds the product of two matrices to a sum, as the contribution of a micro-batch.
   std::function<void(AccumulatorId, int64_t micro_batch, const Product&)> add_product;
-  // Returns what was added to single rows of a sum in this window.
+  // Returns the summands of single rows of a sum in this window.
   std::function<const RowSummands&(AccumulatorId)> summands;
 };
 
-// Names the micro-batches of an action, for messages.
+// Returns the micro-batches of an action as text, for messages.
 std::string micro_batches_text(const Program& program, const Segment& segment, int64_t micro_batch);
 
-// Runs the instructions of one segment on one virtual IPU. Owns the registers. Used by one thread
-// at a time.
+// Runs the instructions of one segment on one virtual IPU. It owns the registers and is used by one
+// thread at a time.
 //
-// A segment has a frame for each lane. All but the first have tensors and lists of arguments of
-// their own in the same memory, since two cores that change the reference count of one tensor wait
-// for each other each time.
+// A segment has one frame for each lane. Frames other than the first have their own tensors and
+// argument lists in the same memory. Otherwise two cores that change the reference count of a
+// tensor would wait for each other each time.
 class Frame {
  public:
   Frame(const Program& program, const Segment& segment, int64_t lane, HostCaller call_host,
@@ -43,22 +43,22 @@ class Frame {
 
   at::Tensor& operator[](RegisterId id) { return registers_[id.value]; }
 
-  // Returns this frame's own tensor in the memory of one that other frames may read at the same
-  // time. It is kept for the next run, for the register that it fills or of which it fills a part.
+  // Returns this frame's own tensor in the memory of a tensor that other frames may read in
+  // parallel. It is kept for the next run, for the register that it fills wholly or in part.
   const at::Tensor& own(RegisterId id, const at::Tensor& shared);
-  // Lets go of the own tensor of a register, unless it was made of `shared`.
+  // Releases the own tensor of a register, unless it was made from `shared`.
   void forget(RegisterId id, const at::Tensor& shared = {});
 
-  // Runs the instructions up to the next collective; true if none is left. Throws `Error` with the
-  // origin and the arguments of an instruction whose kernel fails, or raises a floating-point
-  // exception where those are checked.
+  // Runs the instructions up to the next collective; returns true if none is left. Throws an
+  // `Error` with the origin and the arguments of an instruction whose kernel fails, or that raises
+  // a checked floating-point exception.
   bool run(int64_t micro_batch, int64_t replica);
-  // What the replica gives to the collective before which it stopped, in memory of its own.
+  // Returns a copy of the replica's part for the collective at which the run has stopped.
   at::Tensor part() const;
-  // Goes on behind it, with the parts of all replicas, or what became of them.
+  // Continues after the collective, with the parts of all replicas or their result.
   bool resume(std::vector<at::Tensor> parts);
 
-  // Empties all registers.
+  // Clears all registers.
   void clear();
 
  private:
@@ -79,7 +79,7 @@ class Frame {
   void run_update_rows(const Instruction& instruction, torch::jit::Stack& stack);
   void run_collective(const Instruction& instruction, torch::jit::Stack& stack);
   void run_own_piece(torch::jit::Stack& stack) const;
-  // In control.cpp. Each replaces the arguments on the stack by one list of results.
+  // Defined in control.cpp. Each function replaces the arguments on the stack by a list of results.
   void run_for_loop(const Instruction& instruction, torch::jit::Stack& stack);
   void run_cond(const Instruction& instruction, torch::jit::Stack& stack);
   void run_host_call(torch::jit::Stack& stack);
@@ -95,21 +95,20 @@ class Frame {
   const Segment& segment_;
   const bool is_first_lane_;
   const std::vector<Instruction> own_instructions_;  // empty on the first lane
-  std::vector<Own> own_;                             // by register, likewise
+  std::vector<Own> own_;                             // by register; empty on the first lane
   const HostCaller call_host_;
   const SumAccess sums_;
   const Replicas replicas_;
   Tensors registers_;
   torch::jit::Stack stack_;
-  bool has_threads_ = false;  // an operation may run on several
+  bool has_threads_ = false;  // whether an operation may use several threads
 
-  size_t next_ = 0;  // the instruction before which a run with collectives has stopped
-  Tensors parts_;    // that have arrived for it
+  size_t next_ = 0;  // the collective at which a run has stopped
+  Tensors parts_;    // its parts that have arrived
 
-  // For messages, and for collectives: the present run, and the iterations and branches that it is
-  // in.
+  // For messages and collectives: the current run, and the iterations and branches that it is in.
   int64_t micro_batch_ = 0;
-  int64_t replica_ = 0;  // of those here
+  int64_t replica_ = 0;  // among the replicas here
   std::vector<std::string> trail_;
 };
 

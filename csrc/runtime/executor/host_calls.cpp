@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kNsBetweenChecks = 100'000'000;
 
-// The host may change its tensors in place at any time, so it never shares any with the engine.
+// The host may change its tensors in place at any time, so the engine never shares tensors with it.
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& tensor : tensors) result.push_back(tensor.clone());
@@ -100,7 +100,7 @@ std::vector<at::Tensor> HostCalls::call_here(const std::string& name,
   }
   std::vector<at::Tensor> results;
   {
-    // The function may keep what it is given.
+    // The function may keep its arguments.
     const SegmentMemory::Suspension as_outside;
     results = copies(inputs);
     const at::ThreadLocalStateGuard as_the_caller(*caller_state_);

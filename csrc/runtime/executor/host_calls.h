@@ -18,40 +18,40 @@
 
 namespace poptorch_emu {
 
-// A function of the host, called in the middle of a program.
+// A host function that a program calls.
 using HostFunction = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
-// Calls functions of the host for instructions. The thread that runs the call of the program makes
-// all these calls, with the state of PyTorch that it had at the begin. Other workers leave requests
-// and wait. That thread also checks regularly whether the call is to be interrupted.
+// Calls host functions for instructions. The thread that runs the call of the program makes all of
+// these calls, with the PyTorch state that it had at the start. Other workers leave requests and
+// wait. The thread also checks regularly whether the call must be interrupted.
 //
-// Owns the functions, the requests and a lock.
+// This class owns the functions, the requests and a lock.
 class HostCalls {
  public:
-  // `wake_caller` is called, without the lock, when there is a request.
+  // `wake_caller` is called without the lock when a request arrives.
   explicit HostCalls(std::function<void()> wake_caller) : wake_caller_(std::move(wake_caller)) {}
 
-  // Between calls.
+  // Called between calls of the program.
   void add_function(std::string name, HostFunction function);
-  // `check` is called ten times a second while a call runs, and throws if the call is to end.
+  // `check` is called ten times a second during a call; it throws to end the call.
   void set_interrupt_check(std::function<void()> check) { check_interrupt_ = std::move(check); }
   bool checks_interrupts() const { return check_interrupt_ != nullptr; }
 
-  // By the thread that runs the call, which serves requests from then on.
+  // Called by the thread that runs the call and serves requests from then on.
   void begin_call();
   void end_call();
 
-  // By any worker: calls a function, or waits until it has been called. Throws what the function
-  // throws, or `Error` if there is none of this name or the call of the program is over.
+  // Called by any worker: calls a function, or waits for its call. Rethrows the function's
+  // exception. Throws `Error` if there is no such function or if the call of the program is over.
   std::vector<at::Tensor> call(const std::string& name, std::vector<at::Tensor> inputs);
 
-  // By any thread. Whether there is a request, or a check is due.
+  // Called by any thread: whether there is a request, or a check is due.
   bool has_requests() const;
-  // Ends the calls of waiting workers by an `Error`, after the call of the program has failed.
+  // Ends the calls of waiting workers with an `Error`, after the call of the program has failed.
   void cancel();
 
-  // By the thread that runs the call: checks for an interruption if that is due, and serves one
-  // request. Returns whether there was a request. Throws what the check throws.
+  // Called by the thread that runs the call: checks for an interruption if due, and serves one
+  // request. Returns whether there was a request. Rethrows exceptions of the check.
   bool serve();
 
  private:
@@ -72,7 +72,7 @@ class HostCalls {
   std::function<void()> check_interrupt_;
   std::atomic<int64_t> last_check_ns_ = 0;
 
-  // Constant while a call runs.
+  // Constant during a call.
   std::thread::id caller_;
   std::optional<at::ThreadLocalState> caller_state_;
 

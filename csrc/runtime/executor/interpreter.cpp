@@ -10,7 +10,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Thrown by an action that waits for its turn when the call ends; no error of its own.
+// Thrown by an action that waits for its turn when the call ends; it is not an error.
 struct Abandoned {};
 
 std::vector<bool> window_outputs(const Program& program) {
@@ -33,9 +33,9 @@ std::vector<bool> with_collectives(const Program& program) {
   return has_collectives;
 }
 
-// Numbers the exchanges of a window. Those of sharded accumulators have the first numbers, and each
-// segment with exchanges has one number for each kind: sums, parts of sums, gathered sums and
-// gathered variables. One that relays a collective has one number.
+// Numbers the exchanges of a window. Sharded accumulators have the first numbers. Each segment with
+// exchanges has one number for each kind: sums, parts of sums, gathered sums and gathered
+// variables. A segment that relays a collective has one number.
 std::vector<int64_t> exchange_numbers(const Program& program) {
   constexpr int64_t kKinds = 4;
   std::vector<int64_t> numbers;
@@ -66,8 +66,8 @@ Interpreter::Interpreter(const Program& program, const ExecutorOptions& options,
   }
 }
 
-// A micro-batch that adds something large to a sum waits until the micro-batch before has added to
-// this sum, not until the end of its action.
+// A micro-batch that adds a large contribution to a sum waits until the micro-batch before has
+// added to this sum, not until the end of that one's action.
 template <class Add>
 void Interpreter::add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_batch,
                               const Add& add) {
@@ -96,7 +96,7 @@ std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t r
                                  options_.replicas());
 }
 
-// Makes frames at their first use, since a call may use few of many lanes.
+// Creates frames at their first use, because a call may use only few of many lanes.
 Frame& Interpreter::frame_of(SegmentId id, int64_t replica, int64_t lane) {
   std::unique_ptr<Frame>& frame = frames_[id.value][replica][lane];
   if (!frame) frame = make_frame(program_.at(id), replica, lane);
@@ -148,7 +148,7 @@ void Interpreter::prepare() {
   if (loader_.preparations().run_before_call()) forget_loads<LoadPrepared>();
 }
 
-// Has the frames let go of the tensors that loads of a kind gave them.
+// Makes frames release the tensors of one kind of load.
 template <class Source>
 void Interpreter::forget_loads() {
   for (size_t id = 0; id < program_.segments.size(); ++id) {
@@ -175,7 +175,8 @@ void Interpreter::forget_replaced() {
 
 Outcome Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   try {
-    // A worker does something else while a task waits, so that its arena would be written over.
+    // A task with collectives uses no arena: its worker runs other tasks during a wait, which would
+    // overwrite it.
     if (has_collectives_[task.action.segment.value]) return carry_out(task, may_store);
     const auto scope =
         state_.tensors.open(task.action.segment, task.replica, task.lane, task.worker);
@@ -207,7 +208,7 @@ Outcome Interpreter::carry_out(Task& task, const std::function<bool()>& may_stor
   return Outcome::kDone;
 }
 
-// Runs the code from its beginning, or from where the task has waited. False if it is to wait.
+// Runs the code from the beginning, or from the last wait. Returns false if the task must wait.
 bool Interpreter::run_frame(Task& task, Frame& frame) {
   const Segment& segment = program_.at(task.action.segment);
   if (task.num_collectives > 0) return frame.resume(std::exchange(task.arrived, {}));
@@ -269,7 +270,7 @@ void Interpreter::store(const StoreOutput& target, Frame& frame, const Store& st
     }
     return;
   }
-  // A single runner acts for all.
+  // A single runner acts for all replicas.
   const bool acts_for_all = program_.at(task.action.segment).runners.size() == 1;
   for (int64_t replica = 0; replica < options_.num_replicas; ++replica) {
     if (acts_for_all || replica == task.replica) {

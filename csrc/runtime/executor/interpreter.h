@@ -19,59 +19,59 @@
 
 namespace poptorch_emu {
 
-// What actions need of other threads.
+// Callbacks through which an action calls the host and waits for other workers.
 struct Callbacks {
-  // Calls a function of the host.
+  // Calls a host function.
   HostCaller call_host;
-  // Waits until something holds that other workers bring about. Returns false if the call ends
-  // before.
+  // Waits until `holds` returns true after changes by other workers. Returns false if the call ends
+  // first.
   std::function<bool(const std::function<bool()>& holds)> wait_until;
-  // Says that something has changed for which other workers may wait.
+  // Reports a change for which other workers may wait.
   std::function<void()> notify;
 };
 
-// What became of a task.
+// Result of running a task.
 enum class Outcome {
   kDone,
-  kWaits,      // for other replicas, to whose collective it gives its part
+  kWaits,      // for the collective of other replicas, to which it gives its part
   kAbandoned,  // the call is over
 };
 
 // Carries out single actions: fills the registers of a frame from inputs, memory and links, runs
-// the instructions, and brings the results to outputs, memory and links.
+// the instructions, and stores the results in outputs, memory and links.
 //
-// Owns the frames, and the inputs and outputs of a call. Not synchronised: the scheduler runs one
-// at a time of the actions that touch the same thing.
+// The interpreter owns the frames, and the inputs and outputs of a call. It is not synchronised:
+// the scheduler runs one at a time of the actions that access the same data.
 class Interpreter {
  public:
-  // The arguments live longer than the interpreter.
+  // The arguments must outlive the interpreter.
   Interpreter(const Program& program, const ExecutorOptions& options, DeviceState& state,
               Callbacks callbacks);
 
-  // The following are called by the thread that runs the call, when no worker is at work.
+  // The following functions are called by the thread that runs the call while no worker runs.
 
-  // Throws `Error` if the inputs cannot be cut for `num_windows`.
+  // Throws `Error` if the inputs cannot be split for `num_windows`.
   void check(const std::vector<at::Tensor>& inputs, int64_t num_windows);
   // Runs the preparations of lifetime `kCall` whose values are not current. Throws `Error`.
   void prepare();
   void begin_call(const std::vector<at::Tensor>& inputs, int64_t num_windows);
-  // Returns the outputs, and lets go of the inputs.
+  // Returns the outputs, and releases the inputs.
   std::vector<at::Tensor> end_call();
-  // Empties the frames, after an error.
+  // Clears the frames, after an error.
   void clear();
-  // Lets go of variables that have been replaced, after a window.
+  // Releases variables that were replaced, after a window.
   void forget_replaced();
 
-  // By any worker: carries out a task, up to its next collective. It calls `may_store` before its
-  // results become known, apart from products that it adds to sums, and abandons the task if that
-  // returns false or if the call ends while it waits. Throws `Error`.
+  // Called by any worker: carries out a task, up to its next collective. It calls `may_store`
+  // before results become visible, except for products that are added to sums. It abandons the task
+  // if `may_store` returns false or if the call ends during a wait. Throws `Error`.
   Outcome run(Task& task, const std::function<bool()>& may_store);
 
   RandomState& random_state() { return loader_.random_state(); }
 
-  // Whether an output has a piece for each window instead of each micro-batch.
+  // Returns whether an output has one piece for each window instead of each micro-batch.
   bool is_of_window(OutputId id) const { return is_window_output_[id.value]; }
-  // Of the running call.
+  // Returns the outputs of the running call.
   const std::vector<OutputCollector>& outputs() const { return outputs_; }
   const TransferTimes& transfer_times() const { return times_; }
 
@@ -92,7 +92,7 @@ class Interpreter {
   void unpack_inputs(Task& task, Frame& frame);
   void pack_outputs(Task& task, Frame& frame);
 
-  // Each may take the value of the register, if the store is the last to use it.
+  // Each function may move the value of the register if the store is its last use.
   void store(const StoreOutput& target, Frame& frame, const Store& store, const Task& task);
   void store(const StoreVariable& target, Frame& frame, const Store& store, const Task& task);
   void store(const Accumulate& target, Frame& frame, const Store& store, const Task& task);
@@ -105,7 +105,7 @@ class Interpreter {
   DeviceState& state_;
   const Callbacks callbacks_;
   const std::vector<bool> is_window_output_;    // by output
-  const std::vector<int64_t> exchange_number_;  // by segment, of its first exchange in a window
+  const std::vector<int64_t> exchange_number_;  // by segment: its first exchange in a window
   const std::vector<bool> has_collectives_;     // by segment
   TransferTimes times_;
   Loader loader_;

@@ -16,10 +16,10 @@
 
 namespace poptorch_emu {
 
-// Fills the registers of a frame with what the loads of its segment name.
+// Fills the registers of a frame from the sources that the loads of its segment name.
 //
-// Owns what is only read by actions: the inputs of a call, what is prepared, and the state of the
-// random numbers. Any worker may load.
+// The loader owns all values that actions only read: the inputs of a call, prepared values, and the
+// state of the random numbers. Any worker may load.
 class Loader {
  public:
   Loader(const Program& program, const ExecutorOptions& options, DeviceState& state,
@@ -57,7 +57,7 @@ class Loader {
   CallInputs inputs_;
   Preparations preparations_;
   RandomState random_state_;
-  std::vector<SegmentId> first_reader_;  // by input, the first segment that reads it
+  std::vector<SegmentId> first_reader_;  // for each input, the first segment that reads it
 };
 
 }  // namespace poptorch_emu

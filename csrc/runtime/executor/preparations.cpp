@@ -87,7 +87,7 @@ const at::Tensor& Preparations::value(const LoadPrepared& source, int64_t replic
     const int64_t changes = changes_of(preparation, replica);
     if (copy.made_at.load(std::memory_order_acquire) != changes) {
       const std::lock_guard lock(copy.mutex);
-      // What is made outlives the action that asks, whose plan of memory does not know of it.
+      // The values outlive the action that asks for them, so they must not use its memory plan.
       const SegmentMemory::Suspension outside;
       if (copy.made_at != changes) run(preparation, copy, replica);
     }
@@ -98,7 +98,7 @@ const at::Tensor& Preparations::value(const LoadPrepared& source, int64_t replic
 void Preparations::renew(VariableId id, int64_t replica) {
   for (const Preparation* preparation : of_variable_[id.value]) {
     Copy& copy = copy_of(*preparation, replica);
-    // What was never made would be allocated here; the first reader makes it.
+    // A value that does not exist would be allocated here; its first reader computes it instead.
     if (copy.made_at != kNever) run(*preparation, copy, replica);
   }
 }

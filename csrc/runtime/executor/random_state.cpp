@@ -8,8 +8,8 @@
 namespace poptorch_emu {
 namespace {
 
-// Whether a runner of a segment does what is the same for all replicas, in each process. A runner
-// that computes on parts of tensors does not.
+// Returns whether a runner of a segment computes the same for all replicas, in each process. A
+// runner that computes on parts of tensors does not.
 bool acts_for_all(const Segment& segment) {
   return segment.kind == SegmentKind::kWindow &&
          std::none_of(segment.loads.begin(), segment.loads.end(), [](const Load& load) {

@@ -72,7 +72,7 @@ bool ResultStream::is_too_early(int64_t micro_batch, int64_t num_workers) const 
   if (!is_open_) return false;
   const std::lock_guard lock(mutex_);
   if (!is_open_) return false;
-  // Each worker may have a step in hand while the others wait to be read.
+  // Each worker may work on one step while the maximum number of results waits.
   return micro_batch / micro_batches_per_step_ >= num_taken_ + max_unread_ + num_workers - 1;
 }
 
@@ -101,7 +101,7 @@ TakenResults ResultStream::next(int64_t count) {
   if (count == 0) return {0, taken};
   const int64_t num_steps = static_cast<int64_t>(num_pieces_.size());
   for (const auto& [all, is_number] : results_) {
-    // The only step has the shape of the result, whatever that is.
+    // A single step has the shape of the whole result, whatever that is.
     at::Tensor rows = num_steps == 1 ? all.unsqueeze(0) : all;
     if (num_steps > 1) {
       const int64_t size = all.size(0) / num_steps;

@@ -11,19 +11,18 @@
 
 namespace poptorch_emu {
 
-// When a transfer of one piece between host and device began and ended, in nanoseconds.
+// Start and end of the transfer of one piece between host and device, in nanoseconds.
 using Span = std::pair<int64_t, int64_t>;
 
-// By input or output, one span for each piece, in the order of micro-batches, then replicas.
+// One span for each piece of each input or output, in the order of micro-batches, then replicas.
 struct Spans {
   std::vector<std::vector<Span>> inputs = {};
   std::vector<std::vector<Span>> outputs = {};
 };
 
-// The times of all transfers of a call. A piece that is not noted has the time at which the call
-// began.
+// The times of all transfers of a call. A piece without a transfer has the start time of the call.
 //
-// Any thread may ask for the last call. The rest is not synchronised: one action notes each piece.
+// Any thread may call `last`. The rest is not synchronised, because one action notes each piece.
 class TransferTimes {
  public:
   void begin_call(size_t num_inputs, int64_t num_pieces,

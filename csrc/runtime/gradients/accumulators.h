@@ -12,29 +12,29 @@
 
 namespace poptorch_emu {
 
-// The sums of gradients of one window, and what processes exchange of them.
+// All sums of gradients of one window, and their exchanges between processes.
 class Accumulators {
  public:
-  // `remote` carries what lives in streaming memory; `ring` reaches the replicas of other
-  // processes, and is null where there are none.
+  // `remote` copies sums that live in streaming memory. `ring` connects to the replicas of other
+  // processes; null if there are none.
   Accumulators(const Program& program, const Replicas& replicas, int64_t num_lanes,
                RemoteTraffic& remote, Ring* ring);
 
   GradientSum& operator[](AccumulatorId id) { return sums_[id.value]; }
 
-  // Makes these sums those over the replicas of all processes, as the `number`-th exchange of a
-  // window; those of sharded ones have the numbers of the accumulators. Throws `Error` when another
-  // process fails.
+  // Replaces these sums by the sums over the replicas of all processes, as exchange `number` of a
+  // window. Sharded sums use the accumulators' own numbers. Throws `Error` when another process
+  // fails.
   void exchange(const std::vector<AccumulatorId>& ids, int64_t number);
-  // The same, but only the parts of the replicas here become sums.
+  // Same as `exchange`, but only the parts of the replicas here become sums.
   void scatter(const std::vector<AccumulatorId>& ids, int64_t number);
-  // Puts sharded sums together from the parts of all processes.
+  // Assembles sharded sums from the parts of all processes.
   void gather(const std::vector<AccumulatorId>& ids, int64_t number);
 
-  // Empties everything, at the end of a window or after an error.
+  // Clears all sums, at the end of a window or after an error.
   void clear();
 
-  // Bytes that a replica's accumulators hold on the machine, where a sum of rows is whole.
+  // Returns the bytes of a replica's accumulators on the machine, where a sum of rows is dense.
   int64_t bytes(int64_t replica) const;
 
  private:

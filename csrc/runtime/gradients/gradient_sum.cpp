@@ -10,8 +10,8 @@
 namespace poptorch_emu {
 namespace {
 
-// The state of another replica's random numbers, so that the bits do not depend on which replica
-// comes last.
+// Returns the random state of another replica, so that the bits do not depend on the replica that
+// arrives last.
 at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
   if (!rng.defined()) return rng;
   at::Tensor other = rng.clone();
@@ -59,10 +59,10 @@ bool GradientSum::add(int64_t replica, at::Tensor& value, int64_t index, const a
   return true;
 }
 
-// By replica, its part of the sum over all of what has arrived.
+// Returns each replica's part of the sum over all contributions that have arrived.
 std::vector<at::Tensor> GradientSum::sums_of_arrived_parts() {
   if (ring_ == nullptr) return ring_sums(arrived_);
-  // Sums are made where the summands are, which others may still read.
+  // Sums are computed in place, so they need copies of summands that others may still read.
   Ring::Summands own;
   for (const at::Tensor& each : arrived_) own.push_back(each.clone(at::MemoryFormat::Contiguous));
   ring_->reduce_scatter(id_.value, {own});
@@ -84,8 +84,8 @@ void GradientSum::reduce(int64_t replica) {
   }
   const at::Tensor sum = ring_sum(parts, index);
   of(replica).check(sum);
-  // The members share one copy of the total, which takes the place of the first one's sum: no
-  // other member reads this part of it.
+  // The members share one copy of the total, in the memory of the first member's sum. No other
+  // member reads this part of it.
   put_shard(of(group.front()).tensor(), index, count,
             accumulator_.is_remote ? remote_.store(sum) : sum);
   members_[replica].is_reduced = true;
@@ -115,7 +115,7 @@ at::Tensor GradientSum::begin_whole() {
 
 at::Tensor GradientSum::total(int64_t replica) {
   if (RowSum& rows = of(replica).rows(); rows.is_begun()) {
-    const std::lock_guard lock(mutex_);  // several parts of an update may ask at once
+    const std::lock_guard lock(mutex_);  // several parts of an update may read in parallel
     return rows.whole();
   }
   const std::vector<int64_t>& group = members_[replica].group;

@@ -15,57 +15,58 @@
 
 namespace poptorch_emu {
 
-// One accumulator of a program: first a sum for each replica, then one for each group of replicas.
-// Of a sharded accumulator each replica has a part of the sum over all.
+// One accumulator of a program: first a sum for each replica, then a sum for each group of
+// replicas. In a sharded accumulator, each replica has a part of the sum over all replicas.
 //
-// Several threads may add to a sharded accumulator, or ask for rows. The scheduler begins a
-// reduction when all replicas have added.
+// Several threads may add to a sharded accumulator, or read rows. The scheduler begins a reduction
+// after all replicas have added.
 class GradientSum {
  public:
-  // `ring` reaches the replicas of other processes, and is null where there are none.
+  // `ring` connects to the replicas of other processes; null if there are none.
   GradientSum(const Program& program, AccumulatorId id, const Replicas& replicas, int64_t num_lanes,
               RemoteTraffic& remote, Ring* ring);
 
-  // A replica's own sum; to be added to as its class says.
+  // Returns a replica's own sum; `ReplicaSum` says how to add to it.
   ReplicaSum& of(int64_t replica) { return sums_[replica]; }
   const ReplicaSum& of(int64_t replica) const { return sums_[replica]; }
 
-  // Adds to the replica's sum by its `add`. Contributions to a sharded accumulator are summed up
-  // over the replicas at once, by the replica that comes last; no replica may add again before. All
-  // processes add to sharded accumulators in one order.
+  // Adds to the replica's sum by its `add`. The last replica to arrive sums the contributions to a
+  // sharded accumulator over all replicas; no replica may add again before that. All processes add
+  // to sharded accumulators in one order.
   bool add(int64_t replica, at::Tensor& value, int64_t index, const at::Tensor& rng);
 
-  // Does the replica's part of a ring all-reduce over its group. Of S members the k-th adds up the
-  // k-th of S parts, starting with the value of member k + 1 and ending with its own, and makes it
-  // known to all. Members may do so at the same time.
+  // Computes the replica's part of a ring all-reduce over its group. Member k of S members adds up
+  // part k of S parts, from the value of member k + 1 to its own, and makes the sum visible to all
+  // members. Members may run in parallel.
   void reduce(int64_t replica);
 
-  // What the replicas here have, to be summed up over all processes.
+  // Returns the sums of the replicas here, which will be summed over all processes.
   Ring::Summands summands();
-  // Has the first replica here hold that sum, or those parts of it that belong to replicas here.
+  // Replaces the first replica's sum by the total, or by the parts of the replicas here.
   void replace_by(const at::Tensor& sum_of_all);
-  // Returns a tensor for a sharded sum, in which those parts are that replicas here have. It is the
-  // total as soon as the others' are there.
+  // Returns a tensor for a whole sharded sum, filled with the parts of the replicas here. It is the
+  // total after the parts of other processes have arrived.
   at::Tensor begin_whole();
 
-  // The sum over the replica's group, and its part of it; reduced before if the group has several
-  // members.
+  // Returns the sum over the replica's group, or its part of it. A group of several members must be
+  // reduced first.
   at::Tensor total(int64_t replica);
   at::Tensor total_shard(int64_t replica);
 
-  // The rows that gradients were added to in this window, each once; int64 [rows]. Of a sum of one
-  // replica. And their sums, which are valid until the window ends; float32 [rows, width].
+  // Returns the rows to which gradients were added in this window, each once, int64 [rows]; only
+  // with a single replica. `sums_of_touched_rows` returns their sums, float32 [rows, width], which
+  // are valid until the window ends.
   at::Tensor touched_rows(int64_t replica);
   at::Tensor sums_of_touched_rows(int64_t replica);
 
-  // Empties all, at the end of a window or after an error.
+  // Clears all sums, at the end of a window or after an error.
   void clear();
 
  private:
-  // What a replica does with others.
+  // Relation of a replica to the others.
   struct Member {
-    std::vector<int64_t> group;  // the replicas whose sums become one, with this one
-    bool is_reduced = false;     // it did its part of that
+    std::vector<int64_t> group;  // replicas with a common sum, including this one
+    bool is_reduced = false;     // whether the replica has computed its part
   };
 
   bool is_alone(int64_t replica) const;
@@ -80,14 +81,15 @@ class GradientSum {
   Ring* const ring_;
 
   std::deque<ReplicaSum> sums_;  // by replica
-  std::vector<Member> members_;  // likewise
-  // Of what follows, and of sums of rows, for which several parts of an update may ask at once.
+  std::vector<Member> members_;  // by replica
+  // Protects the members below, and sums of rows, which several parts of an update may read in
+  // parallel.
   std::mutex mutex_;
-  // By replica, contributions to a sharded sum for one micro-batch, and how many have come.
+  // Contributions to a sharded sum for one micro-batch, by replica, and their number.
   std::vector<at::Tensor> arrived_;
   int64_t num_arrived_ = 0;
-  std::vector<int64_t> sizes_;  // of a sharded sum
-  at::Tensor whole_;            // of a sharded sum, where other processes have parts of it
+  std::vector<int64_t> sizes_;  // sizes of a sharded sum
+  at::Tensor whole_;            // a sharded sum of which other processes have parts
 };
 
 }  // namespace poptorch_emu

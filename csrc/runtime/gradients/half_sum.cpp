@@ -8,8 +8,8 @@
 namespace poptorch_emu {
 namespace {
 
-// Numbers of random operations: those of a graph and of its updates are below
-// (passes/stochastic_rounding.py), then each accumulator has two.
+// First number for random operations of accumulators, which use two each. Operations of a graph and
+// its updates have smaller numbers (passes/stochastic_rounding.py).
 constexpr int64_t kFirstOp = int64_t{3} << 28;
 
 at::Tensor round_stochastic(const at::Tensor& rng, int64_t op_id, const at::Tensor& values) {
@@ -27,7 +27,7 @@ bool add_half(const at::Tensor& value, const at::Tensor& sum) {
       value.is_neg() || sum.is_neg()) {
     return false;
   }
-  // A second thread costs more than it gives for less.
+  // Below this number of elements a second thread costs more time than it saves.
   constexpr int64_t kGrain = 65536;
   const auto* const from = value.const_data_ptr<at::Half>();
   auto* const to = sum.mutable_data_ptr<float>();

@@ -14,7 +14,7 @@
 namespace poptorch_emu {
 namespace {
 
-// For fewer numbers a loop takes less time than a call of PyTorch's addition (assumed).
+// Up to this number of elements a loop is faster than PyTorch's addition (assumed).
 constexpr int64_t kFewNumbers = 1024;
 
 bool are_few_floats(const at::Tensor& sum, const at::Tensor& value) {
@@ -27,7 +27,7 @@ void add_few(float* sum, const float* value, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += value[i];
 }
 
-// Whether a product may be kept and added later: adding takes no memory then.
+// Returns whether a product may be kept and added later, because its addition allocates nothing.
 bool may_be_kept(const Product& product) {
   return product.kernel == ProductKernel::kSmall && product.right.stride(1) == 1;
 }
@@ -54,9 +54,9 @@ ReplicaSum::ReplicaSum(const Program& program, AccumulatorId id, bool is_alone, 
 bool ReplicaSum::add(at::Tensor& value, int64_t index, const at::Tensor& rng) {
   // Parts are cut in row-major order, so replicas must agree on the order of the elements.
   if (!is_alone_ && !value.is_contiguous()) value = value.contiguous();
-  // A value is converted here and not when it is added, which another thread may do: a plan of
-  // memory needs each run to ask for the same. Adding float16 numbers takes no memory; PyTorch's
-  // copy of them overlooks that they are to be negated.
+  // A value is converted here and not during its addition, which another thread may do, because a
+  // memory plan requires the same allocations in each run. Adding float16 numbers allocates
+  // nothing. The lazy negation is resolved, because PyTorch's copy of such a tensor ignores it.
   const bool is_half =
       takes_any_order_ && value.scalar_type() == at::kHalf && !accumulator_.is_running_mean;
   if (is_half) {
@@ -70,7 +70,7 @@ bool ReplicaSum::add(at::Tensor& value, int64_t index, const at::Tensor& rng) {
     } else if (is_half) {
       begin_in_kept_memory(summand.sizes()).copy_(summand);
     } else {
-      add_next(std::move(summand), number, rng);  // One that was kept is never the first.
+      add_next(std::move(summand), number, rng);  // A kept value is never first.
     }
   };
   return order_.add(index, value, {}, takes_any_order_, add_it);
@@ -115,7 +115,7 @@ bool ReplicaSum::add_product(const Product& product, int64_t index, int64_t lane
   };
   const bool may_keep = takes_any_order_ && may_be_kept(product);
   if (!order_.add(index, left, product.right, may_keep, add_it)) return false;
-  // A product that was kept is added later, and its sums are needed now.
+  // A kept product is added later, but its row sums are needed now.
   if (product.row_sums != nullptr && !product.row_sums->defined()) {
     *product.row_sums = sum_columns(left.t());
   }
@@ -173,11 +173,11 @@ void ReplicaSum::check(const at::Tensor& sum) const {
   }
 }
 
-// Begins a window's sum in the memory of the last one's.
+// Begins a window's sum in the memory of the last window's sum.
 at::Tensor& ReplicaSum::begin_in_kept_memory(at::IntArrayRef sizes) {
   sum_ = std::exchange(kept_memory_, at::Tensor());
   if (!sum_.defined() || sum_.sizes() != sizes) {
-    // It lives longer than the micro-batch and than the window: no plan of the engine has it.
+    // The sum outlives the window, so that its memory must not come from a memory plan.
     const SegmentMemory::Suspension outside;
     sum_ = at::empty(sizes, at::TensorOptions(at::kFloat));
   }
@@ -185,7 +185,7 @@ at::Tensor& ReplicaSum::begin_in_kept_memory(at::IntArrayRef sizes) {
   return sum_;
 }
 
-// Returns a tensor in the memory of the sum; it is made anew when that is another.
+// Returns a lane's tensor in the memory of the sum, recreated if the sum has moved.
 at::Tensor& ReplicaSum::view_for(int64_t lane) {
   if (lane == 0) return sum_;
   at::Tensor& view = views_[lane];

@@ -16,10 +16,10 @@
 namespace poptorch_emu {
 namespace {
 
-// Summands that take less memory in all are kept until the window ends, however many a row has.
+// Summands with less memory in total are kept until the window ends, however many a row has.
 constexpr int64_t kFewBytes = int64_t{1} << 23;
 
-// Throws `Error` if such rows cannot be added to those that places name.
+// Throws `Error` unless the rows can be added to the rows named by `places`.
 void check(const at::Tensor& rows, const at::Tensor& places, int64_t num_rows) {
   const int64_t width = rows.size(-1);
   if (rows.numel() != places.numel() * width) {
@@ -75,7 +75,7 @@ void RowSum::find_rows() {
   has_rows_ = true;
 }
 
-// Keeps the sums in place of their summands.
+// Replaces the summands by their sums.
 void RowSum::fold() {
   const at::Tensor sums = values();
   std::vector<int64_t> numbers(sums.size(0));
@@ -138,7 +138,7 @@ void RowSum::add_to(const at::Tensor& matrix) {
 
 at::Tensor RowSum::whole() {
   if (!whole_.defined()) {
-    // It lives longer than what asks for it: no plan of the engine has it.
+    // The matrix outlives the caller, so that its memory must not come from a memory plan.
     const SegmentMemory::Suspension outside;
     whole_ = at::zeros({num_rows_, summands_.width()}, at::kFloat);
   }

@@ -10,11 +10,11 @@
 namespace poptorch_emu {
 namespace {
 
-// Copying more takes longer than most waits (assumed).
+// Maximum size of a copy; copying more takes longer than most waits (assumed).
 constexpr int64_t kMostBytes = 64 * 1024;
 
-// Returns how many numbers a tensor has in memory if they lie there without gaps, otherwise -1. One
-// that is expanded has fewer numbers than elements.
+// Returns how many numbers a tensor has in memory if it has no gaps, otherwise -1. An expanded
+// tensor has fewer numbers than elements.
 int64_t count_of(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.numel();
   at::Tensor once = tensor;
@@ -24,19 +24,19 @@ int64_t count_of(const at::Tensor& tensor) {
   return once.is_non_overlapping_and_dense() ? once.numel() : -1;
 }
 
-// Likewise in bytes, none for no tensor.
+// Returns the size in bytes without gaps, 0 for an undefined tensor, and -1 for a tensor with gaps.
 int64_t bytes_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return 0;
   const int64_t count = tensor.is_neg() ? -1 : count_of(tensor);
   return count < 0 ? -1 : count * static_cast<int64_t>(tensor.element_size());
 }
 
-// With the strides of the original, on which the bits of what is made of it may depend.
+// Copies a tensor with its strides, because results computed from it may depend on them.
 void copy(const at::Tensor& from, int64_t num_bytes, at::Tensor& to) {
   if (!from.defined()) return;
   if (!to.defined() || to.scalar_type() != from.scalar_type() || to.sizes() != from.sizes() ||
       to.strides() != from.strides()) {
-    // It lives longer than the micro-batch: no plan of the engine has it.
+    // The copy outlives the micro-batch, so that its memory must not come from a memory plan.
     const SegmentMemory::Suspension outside;
     to = at::empty_strided(from.sizes(), from.strides(), from.options());
   }

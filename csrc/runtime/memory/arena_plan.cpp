@@ -27,10 +27,10 @@ OffsetPlan plan_offsets(const std::vector<Allocation>& allocations) {
   std::stable_sort(by_size.begin(), by_size.end(), [&allocations](size_t left, size_t right) {
     return allocations[left].num_bytes > allocations[right].num_bytes;
   });
-  std::vector<size_t> placed;  // in order of their offsets
+  std::vector<size_t> placed;  // in the order of their offsets
   for (size_t index : by_size) {
     const int64_t num_bytes = aligned(allocations[index].num_bytes);
-    int64_t end = 0;  // of the allocations so far that are needed with this one
+    int64_t end = 0;  // end of the overlapping allocations so far
     int64_t best = -1;
     int64_t smallest_gap = 0;
     for (size_t other : placed) {

@@ -14,40 +14,40 @@ struct Allocation {
   int64_t num_bytes;
 };
 
-// The places of allocations in one block of memory. Those that are needed at the same time share no
-// byte.
+// Offsets of allocations in one block of memory. Allocations that are needed at the same time share
+// no byte.
 struct OffsetPlan {
   std::vector<int64_t> offsets;  // by allocation; multiples of 64 bytes
-  int64_t num_bytes = 0;         // of the block
+  int64_t num_bytes = 0;         // size of the block
 };
 
-// Places the largest allocation first, each where it fits most tightly among those that are needed
-// at the same time. Source: greedy by size for offset calculation,
+// Places allocations in the order of their size, largest first, each in the smallest gap between
+// those that are needed at the same time. Source: greedy by size for offset calculation,
 // https://arxiv.org/pdf/2001.03288.
 OffsetPlan plan_offsets(const std::vector<Allocation>& allocations);
 
-// Where the tensors of a segment's run lie, given the allocations that a run made, in their order.
-// An allocation that is released before the end of the run has a place in the arena. The others
-// come from the pool.
+// Memory plan of a segment's run, from the allocations of a recorded run in order. An allocation
+// that is released before the end of the run has a place in the arena; the others come from the
+// pool.
 struct ArenaPlan {
   static constexpr int64_t kEndOfRun = INT64_MAX;
   static constexpr int64_t kFromPool = -1;
 
   struct Piece {
     Allocation allocation;
-    int64_t offset;  // in the arena, or `kFromPool`
+    int64_t offset;  // offset in the arena, or `kFromPool`
   };
 
   explicit ArenaPlan(const std::vector<Allocation>& allocations);
 
-  // Whether a run that makes only the first `num_pieces` allocations follows the plan: those that
-  // it leaves out have no place in the arena.
+  // Returns whether a run with only the first `num_pieces` allocations follows the plan. This is
+  // true if the missing ones have no place in the arena.
   bool may_end_at(size_t num_pieces) const;
 
   std::vector<Piece> pieces;
-  // By piece, the other pieces that share bytes of the arena with it.
+  // The other pieces that share bytes of the arena with each piece.
   std::vector<std::vector<int32_t>> neighbours;
-  int64_t num_bytes = 0;  // of the arena
+  int64_t num_bytes = 0;  // size of the arena
 };
 
 // The plan that all lanes and replicas of a segment share. Any thread may use it.

@@ -16,9 +16,9 @@ constexpr int64_t kPageBytes = 4096;
 // Larger sizes are rounded up to an eighth of a power of two, so that similar sizes share blocks.
 constexpr int64_t kExactBytes = 1 << 18;
 
-// One mutex for all pools and one for the list of all blocks. Each is held for some instructions
-// only. A forked child has no thread but its own, so neither may be held by another thread while it
-// forks. They are never destroyed, since tensors may be released after everything else.
+// One mutex for all pools and one for the list of all blocks, each held for a few instructions
+// only. A forked child has only its own thread, so no other thread may hold a mutex during a fork.
+// Mutexes are never destroyed, because tensors may be released after everything else.
 struct Mutexes {
   SpinningMutex pool;
   SpinningMutex registry;
@@ -46,7 +46,7 @@ Mutexes& mutexes() {
 SpinningMutex& pool_mutex() { return mutexes().pool; }
 SpinningMutex& registry_mutex() { return mutexes().registry; }
 
-// The sizes of all blocks, by their addresses.
+// Sizes of all blocks, by address.
 std::map<const char*, int64_t>& registry() {
   static auto* const blocks = new std::map<const char*, int64_t>;
   return *blocks;
@@ -125,7 +125,7 @@ BlockPool::BlocksBySize BlockPool::take_free() {
 }
 
 void BlockPool::trim() {
-  BlocksBySize released;  // After the mutex: unmapping takes long.
+  BlocksBySize released;  // Destroyed after the mutex is released, because unmapping takes long.
   std::lock_guard lock(pool_mutex());
   released = take_free();
 }

@@ -15,7 +15,7 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Whether an address lies in some block of this process.
+  // Returns whether an address lies in a block of this process.
   static bool holds(const void* address);
 
   void* data() const { return data_; }
@@ -26,8 +26,8 @@ class Block {
   int64_t num_bytes_;
 };
 
-// Keeps blocks that are given back for the next request of the same size, so that a program in its
-// steady state asks the operating system for nothing. The system zeroes new memory page by page,
+// Keeps returned blocks for the next request of the same size, so that a program in its steady
+// state requests no memory from the operating system. The system zeroes new memory page by page,
 // which takes longer than most operations on it. Any thread may use a pool, also in a forked child.
 class BlockPool {
  public:
@@ -38,10 +38,10 @@ class BlockPool {
   // Releases the blocks that are not in use.
   void trim();
 
-  // Bytes of all blocks that exist, in use or not.
+  // Returns the bytes of all existing blocks, in use or not.
   int64_t num_bytes() const;
 
-  // From now on blocks that come back are released. Results may live longer than the engine.
+  // From now on, returned blocks are released, because results may outlive the engine.
   void close();
 
  private:

@@ -21,8 +21,8 @@
 namespace poptorch_emu {
 namespace {
 
-// Asks for larger pages below memory that is not written yet, where it has room for some: scattered
-// reads wait less for the addresses of pages. The system may say no.
+// Requests huge pages for memory that is not written yet, if it is large enough. With them,
+// scattered reads wait less for address translation. The system may ignore the request.
 void prefer_huge_pages(void* begin, int64_t num_bytes) {
   constexpr uintptr_t kPageBytes = 4096;
   constexpr int64_t kFewestBytes = int64_t{1} << 22;
@@ -45,15 +45,15 @@ at::Tensor copied(const at::Tensor& tensor) {
   return copy.copy_(tensor);
 }
 
-// Returns zeros of this shape. The system zeroes large ones page by page when they are first used:
-// a weight is written before it is read, and many states are first used by the first update.
+// Returns zeros of this shape. The system zeroes large ones page by page at their first use, so
+// that nothing is zeroed here. For example, a weight is written before it is read.
 at::Tensor zeros_in_own_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
   constexpr uint64_t kFewestBytes = uint64_t{1} << 20;
   uint64_t num_bytes = c10::elementSize(dtype);
   uint64_t num_elements = 0;
   const bool is_too_large = c10::safe_multiplies_u64(sizes, &num_elements) ||
                             c10::mul_overflows(num_bytes, num_elements, &num_bytes);
-  // PyTorch tells of sizes that no number holds.
+  // PyTorch reports sizes that exceed the range of integers.
   if (is_too_large || num_bytes < kFewestBytes) return at::zeros(sizes, at::TensorOptions(dtype));
   const auto block = std::make_shared<Block>(static_cast<int64_t>(num_bytes));
   prefer_huge_pages(block->data(), block->num_bytes());
@@ -69,7 +69,7 @@ Error cannot_hold(const Variable& variable, const std::string& reason) {
 at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas) {
   std::vector<int64_t> sizes;
   try {
-    // A view of one number in the shape of the variable, which takes no memory.
+    // A view of one number in the shape of the variable, which allocates nothing.
     const at::Tensor zeros =
         at::zeros({}, at::TensorOptions(variable.dtype)).expand(variable.shape);
     sizes = (variable.is_sharded ? shard_of(zeros, copy, num_replicas) : zeros).sizes().vec();
@@ -84,7 +84,7 @@ at::Tensor zeros_of(const Variable& variable, int64_t copy, int64_t num_replicas
   }
 }
 
-// Whether no other tensor shows the memory of a variable, so that it may be overwritten.
+// Returns whether no other tensor shares the memory of a variable, so that it may be overwritten.
 bool has_own_memory(const at::Tensor& stored) {
   return stored.use_count() == 1 && stored.storage().use_count() == 1 && stored.is_contiguous();
 }
@@ -206,7 +206,7 @@ void DeviceMemory::assign_rows(VariableId id, int64_t replica, at::Tensor rows, 
   pending_rows_.push_back({id, replica, std::move(rows), values.contiguous()});
 }
 
-// Copies bytes, since operators may not change a variable that was made in inference mode.
+// Copies bytes, because operators may not change a variable that was created in inference mode.
 void DeviceMemory::put(const PendingRows& pending) {
   note_change(pending.variable, pending.replica);
   at::Tensor& target = slot(pending.variable, pending.replica);
@@ -237,7 +237,7 @@ void DeviceMemory::roll_back() {
 
 void DeviceMemory::set_scalar(ScalarId id, double value) {
   ++num_scalar_changes_[id.value];
-  // A new tensor, since operators may not change one that was made in inference mode.
+  // Creates a new tensor, because operators may not change one that was created in inference mode.
   scalars_.at(id.value) = at::full({}, value, at::TensorOptions(at::kDouble));
 }
 

@@ -12,39 +12,39 @@
 
 namespace poptorch_emu {
 
-// The variables and hyper-parameters of the virtual IPUs, which live on between calls.
+// Variables and hyper-parameters of the virtual IPUs, which persist between calls.
 //
-// Replicas that have the same value of a variable share one copy of it. Of a sharded variable each
-// replica holds a part. With several processes, each of them stores whole what is cut over the
-// replicas of all processes, and gathers it after its own parts have changed.
+// Replicas with the same value of a variable share one copy. In a sharded variable, each replica
+// holds a part. With several processes, each process stores variables whole that are sharded over
+// the replicas of all processes, and gathers them after its own parts have changed.
 //
-// Not synchronised unless a method says so: the executor lets one thread at a time touch an entry.
+// Not synchronised unless a method says so: the executor lets one thread at a time access an entry.
 class DeviceMemory {
  public:
   DeviceMemory(const Program& program, const Replicas& replicas);
 
-  // Copies a host tensor, always whole, to the replica's copy. Throws `Error` if its shape or type
-  // is not the variable's.
+  // Copies a whole host tensor to the replica's copy. Throws `Error` if its shape or type is not
+  // the variable's.
   void write(VariableId id, int64_t replica, const at::Tensor& value);
-  // Returns a new tensor, always whole.
+  // Returns a new tensor with the whole variable.
   at::Tensor read(VariableId id, int64_t replica) const;
 
-  // The replica's copy of a variable that is not sharded.
+  // Returns the replica's copy of a variable that is not sharded.
   const at::Tensor& stored(VariableId id, int64_t replica) const {
     return variables_.at(id.value).at(copy_of(id, replica));
   }
-  // The whole variable, put together from its parts if it is sharded.
+  // Returns the whole variable, assembled from its parts if it is sharded.
   at::Tensor variable(VariableId id, int64_t replica) const;
-  // The replica's part of a variable, cut from its copy unless the variable is sharded.
+  // Returns the replica's part of a variable, cut from its copy unless the variable is sharded.
   at::Tensor variable_shard(VariableId id, int64_t replica) const;
 
-  // The index of a replica's copy of a variable, and the number of copies.
+  // Returns the index of a replica's copy of a variable, and the number of copies.
   int64_t copy_of(VariableId id, int64_t replica) const;
   int64_t num_copies(VariableId id) const {
     return static_cast<int64_t>(variables_[id.value].size());
   }
 
-  // How often the replica's copy of a variable, or a scalar, has changed.
+  // Returns how often the replica's copy of a variable, or a scalar, has changed.
   int64_t num_changes(VariableId id, int64_t replica) const {
     return num_changes_[id.value][copy_of(id, replica)];
   }
@@ -54,30 +54,30 @@ class DeviceMemory {
     ++num_changes_[id.value][copy_of(id, replica)];
   }
 
-  // Whether `value` is the replica's copy itself, which was changed in its memory.
+  // Returns whether `value` is the replica's copy itself, which was changed in place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
     return stored(id, replica).is_same(value);
   }
-  // Makes `value` the replica's copy of the variable. Nothing is copied.
+  // Makes `value` the replica's copy of the variable, without copying it.
   void assign(VariableId id, int64_t replica, at::Tensor value);
-  // Makes `value` the replica's part. The parts of a variable that is stored whole are gathered and
-  // take effect with the commit. Replicas may assign at the same time.
+  // Makes `value` the replica's part. Parts of a variable that is stored whole are gathered and
+  // take effect at the commit. Replicas may assign in parallel.
   void assign_shard(VariableId id, int64_t replica, at::Tensor value);
-  // Gets the parts that other processes have assigned, after all parts have been assigned here, as
-  // the `number`-th exchange of a window. Throws `Error` when another process fails.
+  // Receives the parts that other processes have assigned, after all parts have been assigned here,
+  // as exchange `number` of a window. Throws `Error` when another process fails.
   void gather(const std::vector<VariableId>& ids, Ring& ring, int64_t number);
-  // Makes `values` ([n, width]) these rows (int64 [n]) of a matrix, with the commit.
+  // Overwrites these rows (int64 [n]) of a matrix with `values` ([n, width]) at the commit.
   void assign_rows(VariableId id, int64_t replica, at::Tensor rows, at::Tensor values);
-  // Keeps or undoes the assignments since the last commit.
+  // Keep or undo the assignments since the last commit.
   void commit();
   void roll_back();
 
   const at::Tensor& scalar(ScalarId id) const { return scalars_[id.value]; }
   void set_scalar(ScalarId id, double value);
 
-  // Bytes of all copies of all variables.
+  // Returns the bytes of all copies of all variables.
   int64_t variable_bytes() const;
-  // Bytes of the copies of one replica, shared with others or not.
+  // Returns the bytes of one replica's copies, shared with others or not.
   int64_t replica_bytes(int64_t replica) const;
 
  private:
@@ -92,7 +92,7 @@ class DeviceMemory {
     at::Tensor value;
   };
 
-  // Rows that a variable gets with the commit.
+  // Rows of a variable that the next commit overwrites.
   struct PendingRows {
     VariableId variable;
     int64_t replica;
@@ -104,10 +104,10 @@ class DeviceMemory {
   const Program& program_;
   const Replicas replicas_;
   std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
-  std::vector<std::vector<int64_t>> num_changes_;   // likewise
+  std::vector<std::vector<int64_t>> num_changes_;   // by variable, then copy
   std::vector<at::Tensor> gathering_;               // by variable, under `gathering_mutex_`
   std::mutex gathering_mutex_;
-  // Virtual IPUs assign at the same time, under `undo_mutex_`.
+  // Virtual IPUs assign in parallel, under `undo_mutex_`.
   std::vector<Undo> undo_;
   std::vector<PendingRows> pending_rows_;
   std::mutex undo_mutex_;

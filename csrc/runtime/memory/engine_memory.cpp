@@ -14,9 +14,9 @@ namespace {
 // Two cache lines, so that the tensor behind the header is aligned like PyTorch's own.
 constexpr int64_t kHeaderBytes = 128;
 
-thread_local SegmentMemory* current = nullptr;  // of the open scope
+thread_local SegmentMemory* current = nullptr;  // memory of the open scope
 std::atomic<int64_t> num_threads = 0;
-// The number of this thread's last run; its first bits are the number of the thread.
+// Number of this thread's last run; its upper bits are the number of the thread.
 thread_local int64_t last_run = 0;
 c10::DeleterFnPtr outside_raw_deleter = nullptr;
 
@@ -25,7 +25,7 @@ int64_t next_run() {
   return ++last_run;
 }
 
-// PyTorch's profiler counts the engine's tensors like its own.
+// Reports the engine's tensors to PyTorch's profiler, like PyTorch's own.
 void report(void* data, int64_t num_bytes) {
   if (!c10::memoryProfilingEnabled()) return;
   c10::reportMemoryUsageToProfiler(data, num_bytes, 0, 0, at::Device(at::kCPU));
@@ -33,17 +33,17 @@ void report(void* data, int64_t num_bytes) {
 
 }  // namespace
 
-// Says how a piece of memory is given back, and lies right before it. Either `block` or `flags` is
-// set.
+// Describes how a piece of memory is released, and lies directly before it. Either `block` or
+// `flags` is set.
 struct SegmentMemory::Header {
-  // From the pool.
+  // Set for memory from the pool.
   std::unique_ptr<Block> block = nullptr;
   std::shared_ptr<BlockPool> pool = nullptr;
-  // From the arena.
+  // Set for memory from the arena.
   std::shared_ptr<std::vector<std::atomic<char>>> flags = nullptr;
   std::shared_ptr<Block> arena = nullptr;
-  int64_t num_bytes = 0;  // as asked for
-  // The run that made it, or 0 where its release need not be noted, and its number in that run.
+  int64_t num_bytes = 0;  // requested size
+  // Run that allocated the memory, or 0 if its release is not recorded, and its index in that run.
   int64_t run = 0;
   size_t piece = 0;
 };
@@ -58,7 +58,7 @@ const std::shared_ptr<Block>& Arena::block(int64_t num_bytes) {
 
 SegmentMemory::Scope::Scope(SegmentMemory& memory, Arena& arena)
     : memory_(memory), before_(current) {
-  memory_.begin(arena);  // Without memory it throws, and there is no scope.
+  memory_.begin(arena);  // Throws without memory; there is no scope then.
   current = &memory_;
 }
 
@@ -88,7 +88,7 @@ void SegmentMemory::end(bool has_failed) {
     if (has_failed) return;
     follow(std::make_shared<const ArenaPlan>(allocations));
     common_->set(plan_);
-    pool_->trim();  // Most of what the run took has a place in the arena from now on.
+    pool_->trim();  // Most of the run's memory has a place in the arena from now on.
     return;
   }
   if (plan_ == nullptr) return;
@@ -116,7 +116,7 @@ void* SegmentMemory::take(int64_t num_bytes) {
     header.run = run_;
     header.piece = index;
   } else if (plan_ != nullptr && index >= plan_->pieces.size()) {
-    header.run = run_;  // It may live on; if it is released within the run, the plan is wrong.
+    header.run = run_;  // It may outlive the run; otherwise the plan is wrong.
   } else if (plan_ != nullptr && is_as_planned_) {
     const std::vector<ArenaPlan::Piece>& pieces = plan_->pieces;
     is_as_planned_ = pieces[index].allocation.num_bytes == num_bytes;
@@ -158,7 +158,7 @@ void SegmentMemory::give_back(void* data) {
     (*header.flags)[header.piece].store(0, std::memory_order_release);
     return;
   }
-  // It is released within the run that made it.
+  // The memory is released within the run that allocated it.
   if (current != nullptr && header.run == current->run_) {
     if (current->is_recording()) {
       current->recorded_[header.piece].death = current->clock_++;
@@ -185,8 +185,8 @@ class EngineAllocator final : public c10::Allocator {
     return {data, data, &SegmentMemory::give_back, at::Device(at::kCPU)};
   }
 
-  // Code that asks for raw memory, such as oneDNN, gives it back by this function, also
-  // where PyTorch's allocator made it.
+  // Code that requests raw memory, such as oneDNN, releases it by this function, also if PyTorch's
+  // allocator returned it.
   c10::DeleterFnPtr raw_deleter() const override {
     return [](void* data) {
       if (Block::holds(data)) {
@@ -205,12 +205,12 @@ class EngineAllocator final : public c10::Allocator {
   c10::Allocator* const outside_;
 };
 
-// Has PyTorch ask the engine for the memory of tensors while the thread has a `Scope`. All other
-// tensors are allocated as before. Only the first call in a process has an effect.
+// Lets the engine allocate the memory of tensors while a thread has a `Scope`. All other tensors
+// are allocated as before. Only the first call in a process has an effect.
 static void install_engine_allocator() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   static EngineAllocator* const allocator = [] {
-    auto* made = new EngineAllocator(c10::GetCPUAllocator());  // Lives as long as the process.
+    auto* made = new EngineAllocator(c10::GetCPUAllocator());  // lives as long as the process
     c10::SetCPUAllocator(made, 1);
     return made;
   }();

@@ -13,13 +13,13 @@
 
 namespace poptorch_emu {
 
-// The block of memory in which one worker computes. A worker runs one segment at a time, so all
-// segments have their plans in the same block, which grows to the largest plan.
+// Block of memory for the computations of one worker. A worker runs one segment at a time, so that
+// the memory plans of all segments share the block, which grows to the largest plan.
 class Arena {
  public:
-  // Returns a block of at least this size, the same as before if that is large enough.
+  // Returns a block of at least this size; the current one if it is large enough.
   const std::shared_ptr<Block>& block(int64_t num_bytes);
-  // Leaves the present block to the tensors that still lie in it.
+  // Leaves the current block to the tensors that still lie in it.
   void abandon() { block_.reset(); }
   int64_t num_bytes() const { return block_ == nullptr ? 0 : block_->num_bytes(); }
 
@@ -27,15 +27,15 @@ class Arena {
   std::shared_ptr<Block> block_;
 };
 
-// Tells where the tensors of one segment of one replica lie.
+// Assigns memory to the tensors of one segment on one replica.
 //
-// A segment makes the same allocations in each run, those of the kernels included. Its first run,
-// on any lane and replica, is recorded, and gives the plan for all of them. From then on an
-// allocation that is released within the run has a fixed place in the arena of the worker. What
-// lives on (links, accumulators, variables) comes from the pool. At the end of a run there may be
-// further allocations that live on, such as those for the outputs of a call. The pool also serves a
-// run that makes other allocations than planned or keeps what others released; then the lane
-// records the next run.
+// A segment makes the same allocations in each run, including those of kernels. The first run, on
+// any lane and replica, is recorded and determines the plan for all of them. From then on, an
+// allocation that is released within the run has a fixed place in the worker's arena. Allocations
+// that outlive a run (links, accumulators, variables) come from the pool. A run may end with
+// additional allocations that outlive it, for example for the outputs of a call. If a run makes
+// other allocations than planned, or keeps tensors that others released, the pool serves these, and
+// the lane records its next run.
 //
 // Used by one thread at a time. Any thread may release the tensors.
 class SegmentMemory {
@@ -44,7 +44,7 @@ class SegmentMemory {
       : pool_(std::move(pool)), common_(std::move(common)) {}
   C10_DISABLE_COPY_AND_ASSIGN(SegmentMemory);
 
-  // While a scope exists, large tensors that this thread makes lie where the plan says.
+  // While a scope exists, large tensors that this thread creates are placed by the plan.
   class Scope {
    public:
     Scope(SegmentMemory& memory, Arena& arena);
@@ -57,8 +57,8 @@ class SegmentMemory {
     const int num_exceptions_ = std::uncaught_exceptions();
   };
 
-  // While a suspension exists, this thread allocates as outside of a scope: for code whose tensors
-  // may live for any time.
+  // While a suspension exists, this thread allocates as outside of a scope. It is used for code
+  // whose tensors may outlive the run.
   class Suspension {
    public:
     Suspension();
@@ -81,33 +81,33 @@ class SegmentMemory {
   static void* put_before(void* start, Header header);
   static void give_back(void* data);
 
-  // After this many plans that did not hold, the pool serves all runs of the segment.
+  // After this many failed plans, the pool serves all runs of the segment.
   static constexpr int64_t kMostPlans = 4;
 
   const std::shared_ptr<BlockPool> pool_;
   const std::shared_ptr<CommonPlan> common_;
   std::shared_ptr<const ArenaPlan> plan_;
   int64_t num_plans_ = 0;
-  // By piece of the plan, whether its tensor lives. The tensors share it, since they may outlive
-  // this object.
+  // Whether the tensor of each piece of the plan is alive. Tensors share this vector, because they
+  // may outlive this object.
   std::shared_ptr<std::vector<std::atomic<char>>> is_live_;
 
-  // Of the present run, whose number no other run in this process has.
+  // State of the current run, whose number is unique in this process.
   int64_t run_ = 0;
   Arena* arena_ = nullptr;
   std::shared_ptr<Block> block_;
   size_t next_piece_ = 0;
   bool is_as_planned_ = true;
-  // The allocations so far of a run that is recorded, and the time on its clock.
+  // Allocations so far in a recorded run, and the time on its clock.
   std::vector<Allocation> recorded_;
   int64_t clock_ = 0;
 };
 
-// The memory of all tensors that the virtual IPUs of an executor make: an arena for each worker, in
-// which the segments have their plans, and a pool for what lives on.
+// Memory of all tensors that an executor's virtual IPUs create: an arena for each worker, with the
+// plans of the segments, and a pool for tensors that outlive a run.
 //
-// Owned by the executor, before all that holds tensors. Each arena is used by its worker, and each
-// lane of a segment by one worker at a time.
+// The executor owns it, before all members that hold tensors. Each arena is used by its worker, and
+// each lane of a segment by one worker at a time.
 class EngineMemory {
  public:
   // A segment has as many lanes as there are workers; actions of one lane do not overlap.

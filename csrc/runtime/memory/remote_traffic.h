@@ -8,7 +8,7 @@
 namespace poptorch_emu {
 
 // Copies tensors between a virtual IPU and streaming memory, and counts their bytes. An IPU never
-// computes with a tensor that lives in streaming memory. Any thread may use it.
+// computes with a tensor in streaming memory. Any thread may use it.
 class RemoteTraffic {
  public:
   // Returns a copy for the IPU of a tensor in streaming memory.

@@ -14,14 +14,14 @@ namespace {
 // There are four sizes for each power of two.
 constexpr int64_t kSmallestBytes = 64;
 constexpr size_t kNumSizes = 33;
-// The most that a thread keeps of a size, in blocks and in bytes (assumed: a micro-batch of a small
-// model has some tens of tensors).
+// Maximum number of blocks and bytes of one size that a thread keeps (assumed: a micro-batch of a
+// small model has several tens of tensors).
 constexpr int64_t kMostKept = 64;
 constexpr int64_t kMostBytesKept = 256 * 1024;
 
 constexpr size_t size_of(int64_t num_bytes) {
   if (num_bytes <= kSmallestBytes) return 0;
-  // One byte less, so that a power of two has the size of the numbers below it.
+  // One byte less, so that a power of two belongs to the size class of the numbers below it.
   const auto before = static_cast<uint64_t>(num_bytes - 1);
   const int power = std::bit_width(before) - 1;
   const size_t quarter = (before >> (power - 2)) & 3;
@@ -37,7 +37,7 @@ constexpr int64_t bytes_of(size_t size) {
 static_assert(size_of(static_cast<int64_t>(SmallBlocks::kMostBytes)) + 1 == kNumSizes);
 static_assert(bytes_of(kNumSizes - 1) == static_cast<int64_t>(SmallBlocks::kMostBytes));
 
-// Lies in a block that is kept, and leads to the next one.
+// Stored in a kept block; points to the next one.
 struct Kept {
   Kept* next;
 };
@@ -47,12 +47,12 @@ struct List {
   int64_t count;
 };
 
-// The blocks that this thread keeps, by size. The array has no destructor, since tensors may be
+// The blocks that this thread keeps, by size. The array has no destructor, because tensors may be
 // released while the thread ends.
 thread_local std::array<List, kNumSizes> lists = {};
 thread_local bool has_ended = false;
 
-// Releases what the thread keeps when the thread ends.
+// Releases the kept blocks when the thread ends.
 struct AtEnd {
   ~AtEnd() {
     has_ended = true;
@@ -67,7 +67,7 @@ struct AtEnd {
   }
 };
 
-// Makes an `AtEnd` for this thread.
+// Creates an `AtEnd` for this thread.
 void expect_end() {
   thread_local const AtEnd at_end;
   static_cast<void>(&at_end);

@@ -1,4 +1,4 @@
-// The only file that knows torch.distributed.
+// The only file that uses torch.distributed.
 
 #include "runtime/network/peers.h"
 
@@ -51,7 +51,7 @@ Peers::MessagePtr Peers::receive(const at::Tensor& tensor, int64_t from, int64_t
   });
 }
 
-// A thread that cancels meanwhile finds the message in the list, or the message is refused here.
+// A thread that cancels meanwhile finds the message in the list, or the message is rejected here.
 Peers::MessagePtr Peers::begin(const at::Tensor& tensor, int64_t peer, const Start& start) {
   check_not_cancelled();
   const auto message = std::make_shared<Message>(Message{tensor, peer, nullptr});

@@ -12,33 +12,34 @@
 
 namespace poptorch_emu {
 
-// The other processes of a group of torch.distributed, and tagged messages to and from them. Any
-// backend that sends tensors of the CPU will do.
+// The other processes of a torch.distributed group, and tagged messages to and from them. Any
+// backend that sends CPU tensors is supported.
 //
 // One thread at a time sends, receives and waits; any thread may cancel.
 class Peers {
  public:
-  // A tensor under way; it lives until the message is waited for.
+  // A tensor in transit. It lives until the message is waited for.
   struct Message;
   using MessagePtr = std::shared_ptr<Message>;
 
-  // `group_name` is that of `ProcessGroup.group_name`. No wait is longer than `timeout`.
+  // `group_name` is the name of the ProcessGroup. No wait takes longer than `timeout`.
   Peers(const std::string& group_name, std::chrono::milliseconds timeout);
   ~Peers();
 
   int64_t process() const;
   int64_t num_processes() const;
 
-  // Begin to send or receive a contiguous tensor. Messages of one pair and tag arrive in order.
+  // Start to send or receive a contiguous tensor. Messages with the same pair and tag arrive in
+  // order.
   MessagePtr send(const at::Tensor& tensor, int64_t to, int64_t tag);
   MessagePtr receive(const at::Tensor& tensor, int64_t from, int64_t tag);
-  // Throws `Error` when the other process is gone or silent, or after `cancel`.
+  // Throws `Error` when the other process has exited or does not answer, or after `cancel`.
   void wait(const MessagePtr& message);
 
-  // Ends all that waits, now and later, with `reason`; the first one counts.
+  // Ends all current and future waits with `reason`; only the first call counts.
   void cancel(const std::string& reason);
 
-  // The process that a message failed of, -1 if none did.
+  // Returns the process whose message failed; -1 if none did.
   int64_t lost_process() const;
 
  private:

@@ -14,14 +14,14 @@ namespace poptorch_emu {
 namespace {
 
 constexpr int64_t kRangeAlignment = 64;
-// What a packet holds at most: little enough to stay in a cache while it is added, and enough that
-// the cost of a message does not count. Measured with benchmarks/processes.py.
+// Maximum size of a packet: small enough to stay in a cache while it is added, and large enough
+// that the overhead of a message is negligible. Measured with benchmarks/processes.py.
 constexpr int64_t kPacketBytes = int64_t{1} << 20;
-// From this size a range travels alone, without a copy.
+// From this size on, a range is sent alone, without a copy.
 constexpr int64_t kMinBytesAlone = int64_t{1} << 16;
-// How many packets are awaited at once.
+// Number of packets that are received in parallel.
 constexpr size_t kMaxReceiving = 4;
-// A tag is a number of 31 bits: the model, then which exchange of it.
+// A tag has 31 bits: the model, then the number of the exchange.
 constexpr int64_t kMaxModels = int64_t{1} << 15;
 constexpr int64_t kMaxNumbers = int64_t{1} << 16;
 
@@ -91,13 +91,13 @@ void Ring::begin(int64_t number, const std::vector<Summands>& tensors, int64_t n
   }
 }
 
-// In element numbers; that of the replica after the last one is the end.
+// Returns an element index; the replica after the last one gives the end.
 int64_t Ring::part_begin(size_t tensor, int64_t replica) const {
   const int64_t num_elements = (*tensors_)[tensor].front().numel();
   return std::min(replica * shard_length(num_elements, num_processes_ * num_local_), num_elements);
 }
 
-// Those of the parts of some replicas: [first_replica, last_replica).
+// Returns the packets of the parts of replicas [first_replica, last_replica).
 std::vector<Ring::Packet> Ring::packets_of(int64_t first_replica, int64_t last_replica) const {
   std::vector<Packet> packets;
   Packet small;
@@ -129,7 +129,7 @@ const Ring::Block& Ring::block(int64_t steps_before) const {
   return blocks_[(process_ - steps_before + num_processes_) % num_processes_];
 }
 
-// A single range has no filling.
+// A single range is not padded.
 int64_t Ring::num_bytes_of(const Packet& packet) const {
   int64_t num_bytes = 0;
   for (const Range& range : packet.ranges) {
@@ -140,21 +140,21 @@ int64_t Ring::num_bytes_of(const Packet& packet) const {
   return num_bytes;
 }
 
-// Where a local replica has a range.
+// Returns a local replica's values of a range.
 at::Tensor Ring::place(const Range& range, int64_t local) const {
   return narrowed((*tensors_)[range.tensor][local], range.begin, range.end);
 }
 
 at::Tensor Ring::take_buffer() {
-  // A packet of small ranges ends with the filling of the last one.
+  // A packet of small ranges ends with the padding of the last one.
   if (buffers_.empty()) return at::empty({kPacketBytes + kRangeAlignment}, at::kByte);
   at::Tensor buffer = std::move(buffers_.back());
   buffers_.pop_back();
   return buffer;
 }
 
-// In step s a process works on the block that the process s before it owns: the sums of its own
-// block begin here and, P steps later, end here.
+// In step s a process works on the block of the process s before it. The sums of its own block
+// begin here and end here P steps later.
 void Ring::scatter_sums() {
   std::vector<Arrival> arrivals;
   for (const Packet& packet : block(1).begun) arrivals.push_back({&packet, 1, false});
@@ -170,7 +170,7 @@ void Ring::scatter_sums() {
   };
   if (block(1).begun.empty()) begin_others();
   receive_all(arrivals, false, [&](const Arrival& arrival, const at::Tensor& buffer) {
-    // Packets are sent in the order in which the next process awaits them.
+    // Packets are sent in the order in which the next process receives them.
     if (arrival.step > 1) begin_others();
     if (arrival.step < num_processes_) {
       add_passing(*arrival.packet, &buffer);
@@ -182,7 +182,8 @@ void Ring::scatter_sums() {
   finish_sending();
 }
 
-// Part k begins with replica k + 1. The last replica takes the sums: it adds none at the end.
+// Part k begins with replica k + 1. The last replica holds the sums, because it adds nothing at the
+// end.
 void Ring::begin_own(const Packet& packet) {
   for (const Range& range : packet.ranges) {
     const std::vector<at::Tensor>& summands = (*tensors_)[range.tensor];
@@ -201,7 +202,8 @@ void Ring::begin_own(const Packet& packet) {
   send(packet, num_local_ - 1);
 }
 
-// Adds what all replicas of this process have to what arrived, if anything did, and sends it on.
+// Adds the values of all replicas of this process to the arrived values, if any, and sends the
+// sums.
 void Ring::add_passing(const Packet& packet, const at::Tensor* arrived) {
   int64_t offset = 0;
   for (const Range& range : packet.ranges) {
@@ -289,7 +291,7 @@ Ring::Transfer Ring::receive(const Packet& packet, bool may_stay) {
   return {buffer, peers_.receive(buffer.narrow(0, 0, num_bytes_of(packet)), previous, tag_)};
 }
 
-// Sends what a local replica has.
+// Sends the values of a local replica.
 void Ring::send(const Packet& packet, int64_t local) {
   const int64_t next = (process_ + 1) % num_processes_;
   if (packet.ranges.size() == 1) {

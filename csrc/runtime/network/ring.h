@@ -11,34 +11,34 @@
 
 namespace poptorch_emu {
 
-// Adds up tensors over the replicas of all processes, with the bits that one process with all of
-// them gets: of N replicas, numbered process by process, part k of a tensor (in row-major order) is
+// Sums tensors over the replicas of all processes, with the bits that a single process would
+// compute. N replicas are numbered process by process. Part k of a tensor (in row-major order) is
 // the sum of the values of replicas k+1, k+2, ..., N-1, 0, ..., k, added in this order.
 //
-// A running sum goes around the ring of processes, each of which adds what its replicas have; then
-// the sums go around. The parts that end in one process are its block. It travels in packets: while
-// one is added, the next ones arrive.
+// A running sum travels around the ring of processes, and each process adds the values of its
+// replicas; then the sums travel around. The parts whose sums end in one process form its block. A
+// block travels in packets: while one is added, the next ones arrive.
 class Ring {
  public:
-  // `model` tells the messages of different models apart; the same in every process.
+  // `model` distinguishes the messages of different models; it is the same in every process.
   Ring(const std::string& group_name, int64_t model, std::chrono::milliseconds timeout);
 
-  // What the replicas of this process have of one tensor: contiguous, of equal shape and type.
+  // The values of this process's replicas for one tensor: contiguous, with equal shapes and types.
   using Summands = std::vector<at::Tensor>;
 
-  // Makes the first summand of each tensor its sum, and the others anything: sums are added and
-  // sent where they are. All processes call this with the same `number` and equal shapes, in the
-  // same order. Throws `Error` when another process fails.
+  // Replaces the first summand of each tensor by the sum. The others are overwritten, because sums
+  // are added and sent in place. All processes call this with the same `number` and equal shapes,
+  // in the same order. Throws `Error` when another process fails.
   void all_reduce(int64_t number, const std::vector<Summands>& tensors);
-  // The same, but of the first summand only the parts of this process's replicas are sums; the rest
-  // is anything.
+  // Same as `all_reduce`, but only the parts of this process's replicas in the first summand are
+  // sums; the rest is undefined.
   void reduce_scatter(int64_t number, const std::vector<Summands>& tensors);
   // Fills contiguous tensors, of which each process has the parts of its replicas.
   void all_gather(int64_t number, const std::vector<at::Tensor>& tensors,
                   int64_t replicas_per_process);
 
   Peers& peers() { return peers_; }
-  // Seconds spent in all these since the beginning.
+  // Returns the seconds spent in all exchanges since the beginning.
   double seconds() const { return seconds_; }
 
  private:
@@ -48,17 +48,17 @@ class Ring {
     int64_t begin;
     int64_t end;
   };
-  // One message: a range, sent from where it is, or small ones side by side in a buffer.
+  // One message: a range that is sent in place, or small ranges side by side in a buffer.
   struct Packet {
     std::vector<Range> ranges;
   };
-  // What ends in one process. The parts of its last replica begin in the next process; the sums of
-  // the others have begun when they come there.
+  // The parts that end in one process. Those of its last replica begin in the next process; the
+  // sums of the other parts have already begun when they arrive there.
   struct Block {
     std::vector<Packet> begun;
     std::vector<Packet> others;
   };
-  // A packet of the block that the process `step` steps before owns.
+  // A packet of the block of the process that is `step` steps before this one.
   struct Arrival {
     const Packet* packet;
     int64_t step;
@@ -66,7 +66,7 @@ class Ring {
   };
   // A packet that is sent or received.
   struct Transfer {
-    at::Tensor buffer;  // undefined if it is sent from where it is, or goes where it stays
+    at::Tensor buffer;  // undefined if the packet is sent or received in place
     Peers::MessagePtr message;
   };
 
@@ -85,7 +85,8 @@ class Ring {
   void gather_blocks();
   void store(const Packet& packet, const at::Tensor& arrived);
 
-  // Calls `use(arrival, buffer)` for each in turn; some of the next ones are under way meanwhile.
+  // Calls `use(arrival, buffer)` for each arrival in order, while some of the next ones are
+  // received.
   template <typename Use>
   void receive_all(const std::vector<Arrival>& arrivals, bool may_stay, const Use& use);
   Transfer receive(const Packet& packet, bool may_stay);
@@ -96,13 +97,13 @@ class Ring {
   const int64_t model_;
   const int64_t process_;
   const int64_t num_processes_;
-  // Of this exchange.
+  // State of the current exchange.
   const std::vector<Summands>* tensors_ = nullptr;
   int64_t num_local_ = 1;  // replicas of each process
   int64_t tag_ = 0;
   std::vector<Block> blocks_;  // by the process that owns them
   std::vector<Transfer> sending_;
-  // Free ones, kept for the next packets.
+  // Free buffers for the next packets.
   std::vector<at::Tensor> buffers_;
   double seconds_ = 0;
 };

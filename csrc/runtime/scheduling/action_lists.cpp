@@ -33,7 +33,7 @@ ActionLists::ActionLists(const Program& program, int64_t num_replicas, bool has_
       has_micro_batches_(has_micro_batches),
       collectives_(collectives_of(program, num_replicas)) {
   for (const Segment& segment : program.segments) {
-    // One exchange with other processes begins when all replicas are through with the one before.
+    // An exchange with other processes begins after all replicas have completed the one before.
     waits_for_replicas_.push_back(segment.kind == SegmentKind::kWindow || segment.relays() ||
                                   program.is_collective(segment));
   }
@@ -125,7 +125,7 @@ bool ActionLists::is_ready(const VirtualIpu& ipu, bool are_micro_batches_done) c
          have_links(ipu.task.replica, segment);
 }
 
-// Whether every replica of this IPU has done what comes before the next action.
+// Returns whether every replica of this IPU has completed the actions before the next one.
 bool ActionLists::have_replicas_arrived(const VirtualIpu& ipu) const {
   return std::all_of(ipus_.begin(), ipus_.end(), [&ipu](const VirtualIpu& other) {
     return other.task.ipu != ipu.task.ipu || other.position >= ipu.position;
@@ -139,8 +139,8 @@ bool ActionLists::have_links(int64_t replica, const Segment& segment) const {
          std::all_of(segment.outgoing.begin(), segment.outgoing.end(), has_room);
 }
 
-// Whether this replica runs the next action by its list; other replicas may run a window segment,
-// and the first one relays what all give.
+// Returns whether this replica runs the next action by its list. Otherwise other replicas run a
+// window segment, or the first replica relays the parts of all.
 bool ActionLists::takes_part(const VirtualIpu& ipu) const {
   const Segment& segment = program_.at(list_of(ipu)[ipu.position].segment);
   if (segment.relays()) return ipu.task.replica == 0;
@@ -182,7 +182,7 @@ void ActionLists::give_outputs(Task& task) {
     const Link& link = program_.links[outgoing[i].value];
     LinkQueue& queue = queues_[outgoing[i].value];
     const Segment& producer = program_.at(link.producer);
-    // What a single runner sends reaches every runner of the consumer.
+    // The items of a single runner reach every runner of the consumer.
     if (producer.kind == SegmentKind::kWindow && producer.runners.size() == 1) {
       for (int64_t receiver : program_.at(link.consumer).runners) {
         queue.push(receiver, task.given[i]);

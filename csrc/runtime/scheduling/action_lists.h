@@ -12,46 +12,45 @@
 
 namespace poptorch_emu {
 
-// How far each virtual IPU is in its list of actions, and what its links hold.
+// Position of each virtual IPU in its list of actions, and the contents of its links.
 //
 // A virtual IPU is one IPU of one replica, and runs one action at a time. It is ready for the next
-// one when each incoming link has an item and each outgoing one has room; for a part of an update
-// when, beyond that, every micro-batch of the window is done and every replica of the IPU has done
-// the parts before. Within an action it may wait for a collective, until all replicas have come to
-// it. Not synchronised: the scheduler calls it with its lock.
+// one when each incoming link has an item and each outgoing link has room. A part of an update also
+// waits until every micro-batch of the window is done and every replica of the IPU has completed
+// the parts before. Within an action, an IPU may wait at a collective for all other replicas. Not
+// synchronised: the scheduler calls it while holding its lock.
 class ActionLists {
  public:
-  // `has_micro_batches` says whether actions of micro-batches are run by the lists; otherwise they
-  // are left out.
+  // `has_micro_batches` says whether the lists run actions of micro-batches, or skip them.
   ActionLists(const Program& program, int64_t num_replicas, bool has_micro_batches);
 
   void begin_window();
-  // Whether each virtual IPU is at the end of its list.
+  // Returns whether each virtual IPU is at the end of its list.
   bool are_done() const { return num_done_ == ipus_.size(); }
-  // Drops what is in the links, and actions that have begun, after an error.
+  // Drops the contents of links, and actions that have begun, after an error.
   void clear();
 
-  // Each begins an action and returns it, with what its links hold: that of the first virtual IPU
-  // that is ready, or the next one of the IPU of this task. Null where there is none.
+  // Begins an action and returns it with the items of its links: that of the first virtual IPU that
+  // is ready, or the next one of the IPU of `task`. Returns null if there is none.
   Task* begin_any(bool are_micro_batches_done);
   Task* begin_next(const Task& task, bool are_micro_batches_done);
-  // The task has come to a collective, to which it gives its part, and waits for its results.
+  // Suspends a task at a collective, to which the task gives its part, until the results are there.
   void suspend(Task& task);
-  // The task was done: its links get what it gives.
+  // Finishes a task and pushes its results to its links.
   void finish(Task& task);
 
-  // Says for what each virtual IPU waits.
+  // Returns a text that says what each virtual IPU waits for.
   std::string text() const;
 
-  // By link.
+  // Returns the peak of each link.
   std::vector<LinkPeak> link_peaks() const;
 
  private:
   struct VirtualIpu {
     Task task;
-    size_t position = 0;  // of the task in the list, or of the next one
+    size_t position = 0;  // index in the list of the current or next task
     bool is_at_work = false;
-    CollectiveQueue* awaited = nullptr;  // the collective for which it waits
+    CollectiveQueue* awaited = nullptr;  // the collective at which the IPU waits
   };
 
   VirtualIpu& ipu_of(const Task& task);

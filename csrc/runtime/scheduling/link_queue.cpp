@@ -23,7 +23,7 @@ void unpack_parts(const Link& link, std::vector<Item>& items, int64_t replica, F
   for (size_t i = 0; i < link.consumer_registers.size(); ++i) {
     std::vector<at::Tensor> parts;
     for (const Item& item : items) parts.push_back(item.values[i]);
-    // Each replica fetches its own part; the others' come from their chips.
+    // Each replica loads its own part from streaming memory; the other parts come from other chips.
     if (link.is_remote) parts[replica] = remote.load(parts[replica]);
     frame[link.consumer_registers[i]] = laid_out(parts, items[replica].layouts[i]);
   }

@@ -13,24 +13,24 @@
 
 namespace poptorch_emu {
 
-// What waits in a link: a value for each of its registers.
+// An item that waits in a link: one value for each of the link's registers.
 struct Item {
   std::vector<at::Tensor> values;
-  // In a sharded link the values are the replica's parts, and these the layouts of the whole ones.
+  // In a sharded link, `values` holds the replica's parts, and this the layouts of whole values.
   std::vector<Layout> layouts = {};
 
   int64_t num_bytes() const;
 };
 
-// The most items that a replica ever held in a link, and the most bytes of their values.
+// Maximum number of items that a replica held in a link, and maximum size of their values.
 struct LinkPeak {
   int64_t items = 0;
   int64_t bytes = 0;
 };
 
-// The items of one link on all replicas. A replica sees its own items only, unless the link is
-// sharded: then each item is put together from the parts of all replicas, and the parts stay until
-// all replicas have done so. Not synchronised.
+// The items of one link on all replicas. A replica reads its own items only. In a sharded link each
+// item is assembled from the parts of all replicas, and the parts stay until all replicas have read
+// them. Not synchronised.
 class LinkQueue {
  public:
   LinkQueue(const Link& link, int64_t num_replicas);
@@ -38,7 +38,7 @@ class LinkQueue {
   bool has_item(int64_t replica) const;
   bool has_room(int64_t replica) const;
   void push(int64_t replica, Item item);
-  // Returns the next item: one, or of a sharded link the parts of all replicas, by replica.
+  // Returns the next item; for a sharded link, the parts of all replicas in order.
   std::vector<Item> pop(int64_t replica);
   void clear();
 
@@ -49,14 +49,14 @@ class LinkQueue {
 
   const Link* link_;
   std::vector<std::deque<Item>> items_;  // by replica
-  // Of a sharded link: how many of the held items a replica has taken.
+  // For a sharded link: how many of the current items each replica has read.
   std::vector<int64_t> num_taken_;
-  std::vector<int64_t> num_bytes_;  // by replica, of the held items
+  std::vector<int64_t> num_bytes_;  // size of the current items, by replica
   LinkPeak peak_;
 };
 
-// The two ends of a link on one virtual IPU. Both may copy tensors, so that neither is called with
-// a lock.
+// The two ends of a link on one virtual IPU. Both functions may copy tensors, so that they are
+// called without a lock.
 Item packed(const Link& link, Frame& frame, int64_t replica, int64_t num_replicas,
             RemoteTraffic& remote);
 void unpack(const Link& link, std::vector<Item> items, int64_t replica, Frame& frame,

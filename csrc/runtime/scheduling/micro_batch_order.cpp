@@ -8,8 +8,8 @@
 namespace poptorch_emu {
 namespace {
 
-// Whether each link that touches a segment of micro-batches lies between two of them, and carries
-// whole values.
+// Returns whether each link of a micro-batch segment connects two such segments and carries whole
+// values.
 bool links_stay_inside(const Program& program) {
   const auto is_inside = [&](SegmentId id) {
     return program.at(id).kind == SegmentKind::kMicroBatch;
@@ -20,7 +20,7 @@ bool links_stay_inside(const Program& program) {
   });
 }
 
-// Which segments of micro-batches read or write each variable.
+// The micro-batch segments that read or write each variable.
 struct VariableUses {
   std::map<VariableId, std::set<int64_t>> users;
   std::set<VariableId> written;
@@ -45,8 +45,8 @@ struct VariableUses {
   }
 };
 
-// Returns the segments of micro-batches, each behind those that it has links from. Segments in a
-// circle of links are left out.
+// Returns the micro-batch segments, each after the producers of its links. Segments in a cycle of
+// links are left out.
 std::vector<SegmentId> in_order_of_links(const Program& program) {
   std::vector<int64_t> num_missing(program.segments.size(), 0);
   for (const Link& link : program.links) ++num_missing[link.consumer.value];
@@ -67,7 +67,8 @@ std::vector<SegmentId> in_order_of_links(const Program& program) {
   return order;
 }
 
-// Pieces of outputs have places of their own, and some sums see to the order themselves.
+// Returns whether stores may run in any order: output pieces have fixed positions, and some sums
+// restore the order themselves.
 bool stores_in_any_order(const Program& program, const Segment& segment) {
   return std::all_of(segment.stores.begin(), segment.stores.end(), [&](const Store& store) {
     if (const auto* output = std::get_if<StoreOutput>(&store.target)) {
@@ -104,7 +105,7 @@ MicroBatchOrder micro_batch_order(const Program& program) {
     uses.add(segment, static_cast<int64_t>(id));
     ++num_segments;
   }
-  // Where links make a circle, a call that follows the lists says what waits for what.
+  // If links form a cycle, only the lists define the order.
   const bool is_allowed = order.path.size() == num_segments && uses.are_written_ones_private();
   return is_allowed ? order : MicroBatchOrder{};
 }

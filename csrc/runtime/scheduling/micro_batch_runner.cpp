@@ -24,7 +24,7 @@ void MicroBatchRunner::begin_window() {
   for (Count& count : num_done_) count.value = 0;
 }
 
-// Replicas take turns, so that none is far behind.
+// Replicas alternate, so that none falls far behind.
 void MicroBatchRunner::begin_micro_batch(int64_t worker) {
   workers_[worker]->flight = Flight{num_begun_ % num_replicas_, next_micro_batch()};
   workers_[worker]->begun_ns = now_ns();

@@ -12,51 +12,52 @@
 
 namespace poptorch_emu {
 
-// Micro-batches in flight that workers take through all segments, each worker one at a time.
+// Micro-batches in flight. Each worker takes one micro-batch at a time through all segments.
 //
-// The lists of a schedule say when each virtual IPU does what. A worker that stays with a
-// micro-batch instead finds its tensors in its own cache, leaves few of them for later actions, and
-// waits for no other worker's stage. Micro-batches begin in order, so that the first of those in
-// flight never waits.
+// The lists of a schedule fix the order of actions on each virtual IPU. A worker that stays with
+// one micro-batch instead finds its tensors in its own cache, keeps few tensors for later actions,
+// and does not wait for another worker's stage. Micro-batches begin in order, so that the first one
+// in flight never waits.
 class MicroBatchRunner {
  public:
-  // `order` has a path.
+  // `order` must have a path.
   MicroBatchRunner(const Program& program, const MicroBatchOrder& order, int64_t num_replicas,
                    int64_t num_workers);
 
-  // By one thread at a time, which the scheduler's lock sees to.
+  // Called by one thread at a time, under the scheduler's lock.
   void begin_window();
-  // Whether some micro-batch of the window has not begun.
+  // Returns whether a micro-batch of the window has not begun.
   bool are_left() const { return num_begun_ < num_replicas_ * program_.runs_per_window(); }
-  // The next one to begin.
+  // Returns the next micro-batch to begin.
   int64_t next_micro_batch() const { return num_begun_ / num_replicas_; }
-  // Gives it to a worker that has none.
+  // Gives the next micro-batch to a worker that has none.
   void begin_micro_batch(int64_t worker);
-  // Forgets what is in flight, after an error.
+  // Drops the micro-batches in flight, after an error.
   void clear();
 
-  // By the worker alone. Whether it has a micro-batch in flight, and when its last one began.
+  // Called by the worker alone: whether it has a micro-batch in flight, and when the last one
+  // began.
   bool has_micro_batch(int64_t worker) const { return workers_[worker]->flight.has_value(); }
   int64_t begun_ns(int64_t worker) const { return workers_[worker]->begun_ns; }
-  // Whether the next action of its micro-batch can begin.
+  // Returns whether the next action of the worker's micro-batch can begin.
   bool is_ready(int64_t worker) const;
-  // Returns that action, with what its links hold.
+  // Returns the worker's next action, with the items of its links.
   Task& begin_action(int64_t worker);
-  // Keeps what the task gives, and lets the next micro-batch have its turn.
+  // Stores the results of a task, and lets the next micro-batch enter the segment.
   void finish_action(Task& task);
 
-  // By any thread: whether the micro-batches before have left the task's segment, or need not.
+  // Called by any thread: whether earlier micro-batches have left the segment, or need not have.
   bool has_turn(const Task& task) const { return has_turn(task.replica, task.action); }
-  // How many actions each micro-batch has.
+  // Returns the number of actions of each micro-batch.
   int64_t num_actions() const { return static_cast<int64_t>(order_.path.size()); }
 
  private:
   struct Flight {
     int64_t replica;
     int64_t micro_batch;
-    size_t step = 0;  // in the path
+    size_t step = 0;  // index in the path
   };
-  // What one worker has. Others do not touch it, so that it stays in one core's cache.
+  // State of one worker. Other workers do not access it, so that it stays in one core's cache.
   struct alignas(64) Worker {
     std::optional<Flight> flight = std::nullopt;
     int64_t begun_ns = 0;
@@ -77,7 +78,7 @@ class MicroBatchRunner {
   const MicroBatchOrder order_;
   const int64_t num_replicas_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  int64_t num_begun_ = 0;        // of this window, over all replicas
+  int64_t num_begun_ = 0;        // in this window, over all replicas
   std::vector<Count> num_done_;  // micro-batches of this window, by replica, then segment
 };
 

@@ -12,32 +12,32 @@
 
 namespace poptorch_emu {
 
-// How workers wait for each other. Going to sleep and being woken takes some 10 us, and often the
-// next change comes sooner; so a worker first looks for a while whether something has changed.
+// Waiting of workers for each other. Sleeping and waking take about 10 us, and the next change
+// often comes sooner. A worker therefore spins for a while before it sleeps.
 //
-// Owns the lock behind which changes are made. What changes without it, and `wait_until` looks at,
-// is told by `note`.
+// This class owns the lock for changes. Changes without the lock, which `wait_until` looks for, are
+// reported by `note`.
 class Progress {
  public:
   using Lock = std::unique_lock<SpinningMutex>;
 
-  // Each worker looks for `spin_ns` before it sleeps. With more workers than cores none looks,
-  // since the others need its core.
+  // Each worker spins for `spin_ns` before it sleeps. With more workers than cores none spins,
+  // because other workers need the core.
   Progress(int64_t num_workers, int64_t spin_ns)
       : spin_ns_(num_workers <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? spin_ns
                                                                                           : 0) {}
 
   Lock lock() const { return Lock(mutex_); }
 
-  // With the lock: has waiting workers look again, after something has changed.
+  // Called with the lock: makes waiting workers look again after a change.
   void announce() {
     ++num_changes_;
     if (num_sleeping_ > 0) changed_.notify_all();
   }
-  // With the lock, which is let go of meanwhile: waits until something is announced, or shorter; a
-  // worker that `wakes_regularly` sleeps a tenth of a second at most. Meanwhile, and without the
-  // lock, calls `help` again and again, which does some other work if there is any; a worker that
-  // did some waits no longer.
+  // Called with the lock, which is released meanwhile: waits for an announcement, or less. A worker
+  // that `wakes_regularly` sleeps for at most a tenth of a second. Meanwhile the worker repeatedly
+  // calls `help` without the lock, which does other work if there is any. A worker that did some
+  // work stops waiting.
   template <class Help>
   void wait_for_change(Lock& lock, bool wakes_regularly, const Help& help) {
     const uint64_t seen = num_changes_;
@@ -50,23 +50,23 @@ class Progress {
     wait_for_change(lock, /*wakes_regularly=*/false, [] { return false; });
   }
 
-  // Has sleeping workers look again.
+  // Makes sleeping workers look again.
   void wake_sleepers() {
     const Lock own = lock();
     if (num_sleeping_ > 0) announce();
   }
 
-  // Without the lock: waits until something `holds` that changes without it.
+  // Called without the lock: waits until `holds` returns true after a change without the lock.
   template <class Holds>
   void wait_until(const Holds& holds) {
     if (spin_until(holds)) return;
-    // Counted before it looks again, so that a worker that changes something later sees the count.
+    // Increased before the worker looks again, so that a worker with a later change sees the count.
     ++num_observers_;
     Lock own = lock();
     while (!holds()) sleep(own, /*wakes_regularly=*/false);
     --num_observers_;
   }
-  // Without the lock, after such a change.
+  // Called without the lock, after a change that `wait_until` may look for.
   void note() {
     if (num_observers_ == 0) return;
     const Lock own = lock();
@@ -84,7 +84,7 @@ class Progress {
     --num_sleeping_;
   }
 
-  // Looks for a while whether something holds; returns whether it does.
+  // Spins for a while; returns whether the condition holds.
   template <class Holds>
   bool spin_until(const Holds& holds) const {
     if (holds()) return true;
@@ -104,8 +104,8 @@ class Progress {
   std::atomic<uint64_t> num_changes_ = 0;
   int64_t num_sleeping_ = 0;
   const int64_t spin_ns_;
-  // Read after each action of a micro-batch in flight and seldom written: on a line of the cache of
-  // its own.
+  // Read after each action of a micro-batch in flight and rarely written, so it has its own cache
+  // line.
   alignas(64) std::atomic<int64_t> num_observers_ = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Most actions that a worker waits for are over sooner (assumed).
+// Spinning time of a waiting worker; most actions end sooner (assumed).
 constexpr int64_t kSpinNs = 50'000;
 
 int64_t micro_batch_actions_of(const Program& program, int64_t num_replicas) {
@@ -70,7 +70,7 @@ Task* Scheduler::take(int64_t worker) {
       end_of_rest_.wait(lock);
       continue;
     }
-    // Asked once: if a result is taken meanwhile, that nothing could begin is no deadlock.
+    // Read only once: if a result is taken meanwhile, a failure to begin is no deadlock.
     const bool is_paused = stream_.is_full();
     if (Task* const task = is_paused ? nullptr : begin_next(worker)) {
       ++num_running_;
@@ -172,9 +172,9 @@ std::vector<LinkPeak> Scheduler::link_peaks() const {
   return lists_.link_peaks();
 }
 
-// Actions of a micro-batch in flight need no lock: they belong to their worker, and another worker
-// that waits for its turn looks at the count by itself. Replaces the task by the next one; false if
-// the worker does not go on at once, though the task is done.
+// Replaces a task in flight by the next one of its micro-batch; returns false if the worker must
+// not continue immediately, although the task is done. No lock is needed, because the actions
+// belong to their worker, and another worker reads only the count.
 bool Scheduler::go_on_in_flight(Task& task) {
   const int64_t worker = task.worker;
   runner_->finish_action(task);
@@ -185,7 +185,7 @@ bool Scheduler::go_on_in_flight(Task& task) {
   return true;
 }
 
-// Counts an action of the lists, or all of a micro-batch that has come to its end.
+// Counts an action of the lists, or all actions of a micro-batch that has ended.
 void Scheduler::note_done(const Task& task) {
   int64_t num_actions = 1, begun_ns = task.begun_ns;
   if (is_in_flight(task)) {
@@ -212,7 +212,7 @@ Task* Scheduler::begin_next(int64_t worker) {
   return prepared(lists_.begin_any(are_micro_batches_done()), worker);
 }
 
-// Notes in a task its worker and its micro-batch of the call.
+// Stores in a task its worker and the number of its micro-batch in the call.
 Task* Scheduler::prepared(Task* task, int64_t worker) const {
   if (task == nullptr) return nullptr;
   task->worker = worker;
@@ -231,7 +231,7 @@ void Scheduler::begin_window() {
   lists_.begin_window();
 }
 
-// The call is over, with the first error, if there is one.
+// Ends the call, with the first error if there is one.
 void Scheduler::end_with(std::exception_ptr error) {
   if (!error_) error_ = std::move(error);
   is_over_ = true;

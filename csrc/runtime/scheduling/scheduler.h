@@ -21,77 +21,78 @@
 
 namespace poptorch_emu {
 
-// How many replicas and workers a scheduler has, and whether one worker may run a window alone.
+// Number of replicas and workers of a scheduler, and whether one worker may run a window alone.
 struct SchedulerOptions {
   int64_t num_replicas = 1;
   int64_t num_workers = 1;
   WorkerChoice::Among choice = WorkerChoice::Among::kNothing;
 };
 
-// Decides which worker runs what next, and when a window and a call are over.
+// Decides which worker runs which task next, and when a window and a call end.
 //
-// Workers take micro-batches through all segments where `MicroBatchOrder` has a path; all else goes
-// by the lists of the schedule. No result depends on which worker runs what when. While one worker
-// alone runs a window, as `WorkerChoice` may decide, the others rest.
+// Workers take micro-batches through all segments if `MicroBatchOrder` has a path; all other
+// actions follow the lists of the schedule. No result depends on the assignment of tasks to
+// workers. While one worker alone runs a window, as `WorkerChoice` may decide, the others rest.
 //
-// Owns the lists, the micro-batches in flight and the error of the call, all behind one lock that
-// no other class sees. It asks the host calls and the stream, whose own locks come after this one.
+// The scheduler owns the lists, the micro-batches in flight and the error of the call, behind one
+// lock that no other class uses. It calls the host calls and the stream, whose locks are taken
+// after it.
 class Scheduler {
  public:
-  // What a worker does after a task.
+  // Next step of a worker after a task.
   enum class Next {
-    kGoOn,       // the task, which is the next one of its micro-batch or its IPU now
-    kAnother,    // whatever `take` gives
-    kEndWindow,  // what belongs to the end of a window, then `begin_next_window`
+    kGoOn,       // continue with the task, now the next one of its micro-batch or IPU
+    kAnother,    // call `take`
+    kEndWindow,  // complete the window, then call `begin_next_window`
   };
 
-  // Worker 0 leaves its tasks for the requests of `host_calls`. Nothing begins while `stream` is
-  // full. A worker that waits for a task runs parts of the `loops` of others.
+  // Worker 0 interrupts its tasks for requests of `host_calls`. Nothing begins while `stream` is
+  // full. A worker that waits for a task runs parts of `loops` of other workers.
   Scheduler(const Program& program, const MicroBatchOrder& order, const SchedulerOptions& options,
             const HostCalls& host_calls, const ResultStream& stream, SharedLoops& loops);
 
-  // By the thread that runs the call, when no worker is at work. The second returns the error of
-  // the call, if there was one, and drops what is in the links then.
+  // Called by the thread that runs the call while no worker runs. `end_call` returns the error of
+  // the call, if any, and drops the contents of links in that case.
   void begin_call(int64_t num_windows);
   std::exception_ptr end_call();
 
-  // Whether one worker alone runs the current or the next window.
+  // Returns whether one worker alone runs the current or the next window.
   bool is_alone() const;
-  // Of the last call.
+  // Returns the number of complete windows of the last call.
   int64_t num_complete_windows() const { return window_; }
 
-  // The following are for workers. Waits until there is a task, and returns it; returns nothing
-  // when the call is over, or when worker 0 is to serve the host.
+  // The following functions are for workers. `take` waits for a task and returns it. It returns
+  // null when the call is over, or when worker 0 must serve the host.
   Task* take(int64_t worker);
   bool is_over() const { return is_over_; }
-  // Waits until the micro-batches before have left the task's segment, where they must; false if
-  // the call is over before, and the task is not to be done any more.
+  // Waits until earlier micro-batches have left the task's segment, if required. Returns false if
+  // the call ends first; the task must then be abandoned.
   bool wait_for_turn(const Task& task);
-  // Waits until something `holds` that other workers bring about, and tell by `note`; false if the
-  // call is over before.
+  // Waits until `holds` returns true, after a change that another worker reports by `note`. Returns
+  // false if the call ends first.
   bool wait_until(const std::function<bool()>& holds);
   void note() { progress_.note(); }
-  // The task waits for other replicas; another worker may go on with it.
+  // Suspends a task that waits for other replicas; another worker may resume it.
   void suspend(Task& task);
-  // The task was done: its links get what it gave. With `kGoOn` it is replaced by the next one.
+  // Finishes a task and pushes its results to its links. With `kGoOn`, `task` becomes the next one.
   // With `kEndWindow` nothing else can begin.
   Next finish(Task*& task, int64_t worker);
   void begin_next_window();
-  // The task was not done: the call is over, with the first such error, if there is one.
+  // Ends the call because a task failed, with the first error of a task, if any.
   void fail(std::exception_ptr error);
-  // The call is to end, though no task has failed: at once, or, where parts of an update may have
-  // changed weights in their place already, when the update is complete. True if at once.
+  // Ends the call although no task failed: immediately, or after the update if parts of it may have
+  // changed weights in place. Returns true if immediately.
   bool interrupt(std::exception_ptr error);
 
-  // By any thread: has waiting workers look again, after the host calls or the stream have changed.
+  // Called by any thread: makes waiting workers look again after host calls or the stream changed.
   void wake();
-  // The same for workers that sleep, since the others wait for nothing but tasks.
+  // Same as `wake`, but only for sleeping workers, because spinning ones wait for tasks only.
   void wake_sleepers() { progress_.wake_sleepers(); }
 
   std::vector<LinkPeak> link_peaks() const;
 
  private:
-  // All of these are called with the lock held.
+  // Called with the lock held.
   bool is_to_serve_host(int64_t worker) const { return worker == 0 && host_calls_.has_requests(); }
   bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
   bool has_micro_batch(int64_t worker) const { return runner_ && runner_->has_micro_batch(worker); }
@@ -105,8 +106,7 @@ class Scheduler {
   void begin_window();
   void end_with(std::exception_ptr error);
 
-  // These need no lock: `window_` and `choice_`, which they read, change only when no micro-batch
-  // is in flight.
+  // Called without the lock: `window_` and `choice_` only change while no micro-batch is in flight.
   bool is_in_flight(const Task& task) const {
     return runner_ && program_.at(task.action.segment).kind == SegmentKind::kMicroBatch;
   }
@@ -121,18 +121,18 @@ class Scheduler {
   Progress progress_;
   std::condition_variable_any end_of_rest_;
   WorkerChoice choice_;
-  std::optional<MicroBatchRunner> runner_;  // where micro-batches do not go by the lists
+  std::optional<MicroBatchRunner> runner_;  // set if micro-batches do not follow the lists
   ActionLists lists_;
-  const int64_t num_micro_batch_actions_;  // of a window
+  const int64_t num_micro_batch_actions_;  // in a window
   int64_t num_windows_ = 0;
   int64_t window_ = 0;
-  int64_t num_micro_batch_actions_left_ = 0;  // of this window
+  int64_t num_micro_batch_actions_left_ = 0;  // in this window
   int64_t window_begun_ns_ = 0;
   int64_t num_done_ = 0;  // actions of this window, and the sum of their times
   int64_t busy_ns_ = 0;
   int64_t num_running_ = 0;  // tasks; a micro-batch that waits for its turn has none
   std::exception_ptr error_;
-  std::exception_ptr interruption_;  // the error of the call when this window is over
+  std::exception_ptr interruption_;  // becomes the error of the call when this window is over
 
   std::atomic<bool> is_over_ = false;  // changed with the lock
 };

@@ -10,28 +10,28 @@
 
 namespace poptorch_emu {
 
-// One action on one IPU of one replica, with what its links gave and will get. It belongs to the
-// worker that the scheduler gave it to, until that worker hands it back.
+// One action on one IPU of one replica, with the items of its links. It belongs to the worker that
+// received it from the scheduler, until that worker hands it back.
 struct Task {
   int64_t replica = 0;
   int64_t ipu = 0;
-  int64_t lane = 0;  // which frame of its segment runs it
+  int64_t lane = 0;  // index of the frame that runs it
   int64_t worker = 0;
   int64_t begun_ns = 0;
   Action action = {};
   bool is_alone = false;  // one worker alone runs its window
   int64_t window = 0;
-  // The action's first micro-batch, counted over all windows; not as if joined ones were one.
+  // The action's first micro-batch, counted over all windows, with joined ones counted separately.
   int64_t micro_batch_of_call = 0;
-  std::vector<std::vector<Item>> taken = {};  // by incoming link
-  std::vector<Item> given = {};               // by outgoing link
-  // How many collectives it has come to, what it gives to the last one, and what it got of it. Of
-  // one that relays a collective, the parts, and what became of them.
+  std::vector<std::vector<Item>> taken = {};  // items of each incoming link
+  std::vector<Item> given = {};               // items for each outgoing link
+  // Number of collectives reached, the part for the last one, and its results. In a task that
+  // relays a collective: the parts, and then the results.
   int64_t num_collectives = 0;
   at::Tensor part = {};
   std::vector<at::Tensor> arrived = {};
 
-  // Lets go of what it took and gives.
+  // Releases the items and tensors of the task.
   void clear() {
     taken.clear();
     given.clear();

@@ -15,12 +15,12 @@ namespace poptorch_emu {
 
 namespace {
 
-// In a loop that only calls the model, Python takes less time between two calls of the engine.
+// In a loop that only calls the model, Python needs less time than this between two calls.
 constexpr int64_t kSpinBetweenCallsNs = 250'000;
 
 }  // namespace
 
-// The threads of one process, and what wakes them.
+// The threads of one process, with the means to wake them.
 class ThreadPool::Threads {
  public:
   Threads(int64_t num_threads, const std::function<void(int64_t)>& work)
@@ -107,9 +107,9 @@ void ThreadPool::call_others() {
   has_called_ = true;
 }
 
-// A forked child has the memory of these objects and none of their threads. A thread that joins
-// them, or destroys what they slept on, waits for ever: a data loader's worker would, when it
-// collects a model as garbage.
+// Abandons threads of the parent process in a forked child, which has these objects but no such
+// threads. Joining them, or destroying what they slept on, would wait forever. For example, a data
+// loader's worker does this when it collects a model as garbage.
 void ThreadPool::leave_threads_of_another_process() {
   if (others_ && process_ != getpid()) static_cast<void>(others_.release());
 }

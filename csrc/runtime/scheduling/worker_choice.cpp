@@ -5,23 +5,23 @@
 namespace poptorch_emu {
 namespace {
 
-// Longer actions gain by a second worker in any case.
+// Minimum length of an action for which a second worker always saves time.
 constexpr int64_t kLongActionNs = 150'000;
-// A trial has as many windows as take this time, but a few at least and not many. It is given up
-// when windows that take half as long again as the other way's have cost this time.
+// Duration of a trial, which has a few windows at least and not many at most. A trial ends early
+// after windows 1.5 times as long as the other way's have cost this time.
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
-// A core that has slept may be slow for a while, until a virtual machine's host has found a free
-// one for it. So all workers are tried for this part of the windows between two trials.
+// A trial of all workers has 1 / kShareTried as many windows as lie between trials. It is longer,
+// because a core that has slept may be slow until a virtual machine's host assigns a free one.
 constexpr int64_t kShareTried = 16;
-// Before the first trial, since the first windows of all take longer.
+// Number of windows before the first trial, because the first windows take longer.
 constexpr int64_t kFirstWindows = 16;
 constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 4096;
-// Other work on the computer comes and goes sooner.
+// Maximum time between trials, because other work on the computer comes and goes sooner.
 constexpr int64_t kMostBetweenNs = 2'000'000'000;
-// Windows differ by less than this part where nothing else runs.
+// Windows differ by less than 1 / kMargin if nothing else runs on the computer.
 constexpr int64_t kMargin = 8;
 constexpr int64_t kFewest = 4;
 
@@ -50,8 +50,8 @@ void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
   }
 }
 
-// The first half of the windows pays for the change and does not count. Of the others the middle
-// one counts: beside another process one may be short by luck, or long.
+// The first half of a trial's windows is a warm-up and does not count. The median of the others
+// counts, because other processes can make single windows short or long.
 void WorkerChoice::note_trial(int64_t window_ns) {
   if (num_noted_ > num_meant_ / 2) trial_ns_.push_back(window_ns);
   trial_so_far_ns_ += window_ns;

@@ -5,23 +5,23 @@
 
 namespace poptorch_emu {
 
-// Chooses from measured times whether a window runs on all cores or on one: its actions on all
-// workers or on the first one alone, or our own operators on all threads or on the calling one.
+// Chooses from measured times whether a window runs on all cores or on one core. The choice
+// concerns its actions (all workers or the first one), or our own operators (all threads or one).
 //
-// Handing over actions of some ten microseconds may cost more than a second worker gives, and
-// threads that share an operation wait for the one whose core has other work. So both ways are
-// measured: the other way now and then, the less often the longer the choice has held, but soon
-// after windows have become longer than those of the other way were. Not synchronised.
+// Handing over actions of about ten microseconds may cost more time than a second worker saves.
+// Threads that share an operation wait for the slowest one, for example if its core has other work.
+// Both ways are therefore measured. The other way is tried now and then, less often the longer a
+// choice has held, but soon after windows have become longer than those of the other way. Not
+// synchronised.
 class WorkerChoice {
  public:
   enum class Among { kNothing, kShortActions, kAllActions };
 
-  // With `kNothing` all windows run on all cores; with `kShortActions` those of long actions do.
+  // With `kNothing` all windows use all cores; with `kShortActions` windows of long actions do.
   explicit WorkerChoice(Among among);
 
   bool is_alone() const { return is_alone_; }
-  // A window took `window_ns` in the way that was chosen, and one of its actions `action_ns` in the
-  // mean.
+  // Records the duration of a window in the chosen way, and the mean duration of its actions.
   void note(int64_t window_ns, int64_t action_ns);
 
  private:
@@ -36,13 +36,13 @@ class WorkerChoice {
   const Among among_;
   bool is_alone_ = false;
   bool is_trial_ = false;  // the other way is being measured
-  int64_t num_noted_ = 0;  // windows of this phase so far, and how many it is meant to have
+  int64_t num_noted_ = 0;  // windows of this phase so far, and their planned number
   int64_t num_meant_;
   int64_t num_between_;             // windows between two trials
-  int64_t typical_ns_[2] = {0, 0};  // of a window, with all and alone; 0 before the first
-  std::vector<int64_t> trial_ns_;   // windows of the second half of this trial
+  int64_t typical_ns_[2] = {0, 0};  // window time with all and alone; 0 if unknown
+  std::vector<int64_t> trial_ns_;   // windows in the second half of this trial
   int64_t trial_so_far_ns_ = 0;
-  int64_t much_longer_ns_ = 0;  // the time of windows half as long again as the other way's
+  int64_t much_longer_ns_ = 0;  // total time of windows 1.5 times as long as the other way's
 };
 
 }  // namespace poptorch_emu
