@@ -1,1 +1,1 @@
-"""Running a compiled model."""
+"""Calls of a compiled model: arguments, devices, sessions and results."""

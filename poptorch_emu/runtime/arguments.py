@@ -19,14 +19,14 @@ _EMPTY = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Arguments:
-    """One call: positional values in the order of `names`, and those that stay named.
+    """The arguments of one call: positional values in the order of `names`, and named values.
 
     Attributes:
-        names: of the positional values, in the order of `forward`.
-        positional: values in that order, defaults filled in.
+        names: names of the positional values, in the order of `forward`.
+        positional: values in that order, with defaults filled in.
         named: values of parameters that have no position.
-        unset: parameters that are left to their defaults.
-        by_name: parameters with a position that are passed by name.
+        unset: names of parameters that keep their defaults.
+        by_name: names of parameters with a position that were passed by name.
     """
 
     names: tuple[str, ...]
@@ -36,12 +36,12 @@ class Arguments:
     by_name: frozenset[str] = frozenset()
 
     def tensors(self, canonical: Arguments | None = None) -> list[torch.Tensor]:
-        """Returns every tensor, depth first; `canonical` decides the order within dicts."""
+        """Returns all tensors, depth first; dicts have the order of those in `canonical`."""
         order = None if canonical is None else (canonical.positional, canonical.named)
         return flatten_tensors((self.positional, self.named), order)
 
     def has_dict(self) -> bool:
-        """Returns whether there is a dict among the values, however deep."""
+        """Returns whether any value is or contains a dict."""
         return any(_has_dict(value) for value in (*self.positional, *self.named.values()))
 
     def items(self) -> list[tuple[str, Any]]:
@@ -49,7 +49,7 @@ class Arguments:
         return [*zip(self.names, self.positional, strict=True), *self.named.items()]
 
     def describe(self) -> str:
-        """Returns each argument that holds tensors with their types and shapes."""
+        """Returns the arguments that contain tensors, with the types and shapes of these."""
         shown = [
             f"{name}: " + ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors)
             for name, value in self.items()
@@ -58,7 +58,7 @@ class Arguments:
         return "; ".join(shown) or "no tensors"
 
     def kept(self) -> Arguments:
-        """Returns a copy that stays as it is when the caller changes a container or an object."""
+        """Returns a copy that is safe from changes of the caller's containers and objects."""
         positional, named = snapshot((self.positional, self.named))
         return replace(self, positional=positional, named=named)
 
@@ -68,7 +68,7 @@ class Arguments:
         """Returns the arguments as they were passed, with `function` applied to each tensor.
 
         Arguments that were passed by name stay named, and defaults stay unset, because decorators
-        of `forward` decide by that.
+        of `forward` may depend on it.
         """
         positional, named = rebuild((self.positional, self.named), map(function, self.tensors()))
         given = dict(zip(self.names, positional, strict=True))
@@ -78,7 +78,7 @@ class Arguments:
         return tuple(value for name, value in given.items() if name not in apart), by_name
 
     def copied(self) -> Arguments:
-        """Returns the same with a copy of each tensor."""
+        """Returns the same arguments with a copy of each tensor."""
         copies = (tensor.detach().clone() for tensor in self.tensors())
         positional, named = rebuild((self.positional, self.named), copies)
         return replace(self, positional=positional, named=named)
@@ -103,11 +103,12 @@ class Signature:
         self._keywords = next((p.name for p in parameters if p.kind is kinds.VAR_KEYWORD), None)
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        """Returns the arguments in order, defaults filled in.
+        """Returns the arguments in order, with defaults filled in.
 
         Raises:
-            AssertionError: too many arguments, an unknown name, or one given twice.
-            Error: a mandatory one is missing, or one has no values that a device could take.
+            AssertionError: there are too many arguments, or a name is unknown or given twice.
+            Error: a mandatory argument is missing, or a tensor has no values that a device could
+                read.
         """
         self._check(args, kwargs)
         given, kwargs = kwargs, dict(kwargs)
@@ -153,10 +154,10 @@ class Signature:
 
 
 def check_values(arguments: Arguments) -> None:
-    """Checks that all tensors of a call have values to compute with.
+    """Checks that all tensors of a call have values.
 
     Raises:
-        Error: one of them is on the meta device.
+        Error: a tensor is on the meta device.
     """
     _check(arguments, lack_of)
 
@@ -190,5 +191,5 @@ def _take(parameter: inspect.Parameter, kwargs: dict[str, Any]) -> Any:
 
 
 def _is_left_unset(parameter: inspect.Parameter, given: dict[str, Any]) -> bool:
-    """Returns whether a parameter has its default; one that holds tensors is passed as an input."""
+    """Returns whether a parameter keeps its default; one with tensors becomes an input."""
     return parameter.name not in given and not flatten_tensors(parameter.default)

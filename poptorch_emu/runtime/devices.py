@@ -1,8 +1,8 @@
-"""The virtual system: how many IPUs there are, who holds which, and what happens when none is free.
+"""The virtual system: its devices, their holders, and the search for free IPUs.
 
-Devices are numbered as on a Pod: first each IPU alone, then each aligned pair, each four, and so
-on. A device is free when all its IPUs are. The system belongs to the process, and nothing here
-knows what runs on a device.
+Devices are numbered as on a Pod: first each single IPU, then each aligned pair, then each four, and
+so on. A device is free when all its IPUs are free. The system belongs to the process and is
+independent of the programs on its devices.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _WAIT_VARIABLE = "POPTORCH_WAIT_FOR_IPU"
 _MODEL_VARIABLES = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 _MODEL_VERSION_VARIABLE = "POPTORCH_IPU_MODEL_VERSION"
 
-# Source: PopTorch's device manager, which asks again after this time.
+# Source: PopTorch's device manager, which tries again after this time.
 WAIT_INTERVAL_SECONDS = 15.0
 
 _MODEL_VERSIONS = ("ipu1", "ipu2", "ipu21")
 
 
 def is_ipu_model_asked() -> bool:
-    """Returns whether the environment asks for the IPU Model.
+    """Returns whether the environment selects the IPU Model.
 
     Raises:
         Error: one of its variables is not an integer.
@@ -41,10 +41,10 @@ def is_ipu_model_asked() -> bool:
 
 
 def ipu_model_version() -> int:
-    """Returns the version of the IPU that the IPU Model is to be a model of.
+    """Returns the IPU version of the IPU Model.
 
     Raises:
-        Error: `POPTORCH_IPU_MODEL_VERSION` names no known one.
+        Error: `POPTORCH_IPU_MODEL_VERSION` is not a known version.
     """
     version = os.environ.get(_MODEL_VERSION_VARIABLE, "ipu2")
     if version not in _MODEL_VERSIONS:
@@ -58,8 +58,8 @@ def ipu_model_version() -> int:
 def is_hardware_available(num_ipus: int = 1) -> bool:
     """Returns whether the virtual system has a device of `num_ipus`, free or not (exact).
 
-    The virtual system counts as the hardware. Without one, and where the environment asks for the
-    IPU Model, the answer is no.
+    The virtual system counts as the hardware. The result is false without a virtual system, and if
+    the environment selects the IPU Model.
     """
     if is_ipu_model_asked():
         return False
@@ -82,19 +82,19 @@ def hardware_version(num_ipus: int = 1) -> int:
 
 
 class Device:
-    """Some IPUs of the virtual system, held until `release` or until nobody refers to this."""
+    """IPUs of the virtual system, held until `release` or until this object is freed."""
 
     def __init__(self, ipu_ids: range, release: Callable[[], None] = lambda: None) -> None:
         self.ipu_ids = ipu_ids
         self._finalizer = weakref.finalize(self, release)
 
     def release(self) -> None:
-        """Gives the IPUs back; a second time does nothing."""
+        """Releases the IPUs; further calls do nothing."""
         self._finalizer()
 
 
 class _Manager:
-    """Who holds which IPUs of the process's virtual system."""
+    """The holders of the IPUs in the process's virtual system."""
 
     def __init__(self) -> None:
         self._busy: set[int] = set()
@@ -115,20 +115,20 @@ class _Manager:
 
     @property
     def num_busy(self) -> int:
-        """How many IPUs are held."""
+        """Number of IPUs that are held."""
         return len(self._busy)
 
 
 _manager = _Manager()
-# Each gives back IPUs that it can do without, and returns whether it had any.
+# Functions that release IPUs which are not in use, and return whether they released any.
 _lenders: list[Callable[[], bool]] = []
 
 
 def add_lender(give_back: Callable[[], bool]) -> None:
-    """Lets a function be asked for IPUs when none are free, again and again until there are.
+    """Registers a function that is called repeatedly for IPUs when none are free.
 
     Args:
-        give_back: releases some, and returns whether it did.
+        give_back: function that releases IPUs, and returns whether it released any.
     """
     _lenders.append(give_back)
 
@@ -139,14 +139,14 @@ def num_busy_ipus() -> int:
 
 
 def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
-    """Returns a device for a model that uses `num_ipus`, waiting for one if the user asks for it.
+    """Returns a device for a model that uses `num_ipus`; waits for it if the user asks for that.
 
     Args:
-        num_ipus: with all replicas; a power of two if no device is named.
-        ipu_id: number of the device that it must be.
+        num_ipus: number of IPUs of all replicas; a power of two unless a device is named.
+        ipu_id: number of the requested device; `None` for any.
 
     Raises:
-        Error: none is free, the system has none of that size, or the named one is too small.
+        Error: no device is free, none has this size, or the requested one is too small.
     """
     system = current_system()
     _tell_once(system.name)
@@ -159,7 +159,7 @@ def acquire(num_ipus: int, ipu_id: int | None = None) -> Device:
             raise _failure(num_ipus, f"it has {system.num_ipus}", system, Topic.TOO_MANY_IPUS)
     device = _manager.take(wanted)
     if device is None:
-        gc.collect()  # A model that nobody can reach any more may still hold IPUs.
+        gc.collect()  # An unreachable model may still hold IPUs.
         device = _manager.take(wanted)
     while device is None and any(give_back() for give_back in _lenders):
         device = _manager.take(wanted)
@@ -211,7 +211,7 @@ def _failure(num_ipus: int, state: str, system: System, topic: Topic) -> Error:
 
 @cache
 def _tell_once(name: str) -> None:
-    """Says, once in a process, on what models run."""
+    """Logs, once in a process, that models run on a virtual system."""
     logger.info(
         "This is poptorch_emu: models run on this computer, on the virtual IPU system '%s'. Choose "
         "another with %s.",

@@ -1,18 +1,18 @@
-"""Guards: whether tensors, and objects in dicts, are still what they were; C++ asks all at once.
+"""Checks that tensors, and objects in dicts, are unchanged; implemented in C++ for speed.
 
-Each call of a model asks.
+Each call of a model runs these checks.
 """
 
 from __future__ import annotations
 
 from poptorch_emu import _C
 
-# Whether each tensor has its version, 0 of one made in inference mode, and its place in memory.
+# Returns whether each tensor has its version (0 in inference mode) and its address.
 have_states = _C.have_states
-# Whether each tensor requires a gradient or not, as its flag says.
+# Returns whether each tensor's requires_grad is as recorded.
 have_flags = _C.have_flags
-# Whether each dict holds the very object under its key.
+# Returns whether each dict holds the identical object under its key.
 are_held = _C.are_held
-# Whether all are ordinary tensors of the CPU, the latter contiguous and of the former's shapes and
-# types.
+# Returns whether all are plain CPU tensors, and the second ones are contiguous with the shapes and
+# types of the first ones.
 are_like = _C.are_like

@@ -1,4 +1,4 @@
-"""Functions of the host that a program calls: keeps what they raise, with its traceback."""
+"""Calls of host functions by a program, which keep raised exceptions with their tracebacks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from poptorch_emu.trace.regions import HostFunction
 
 
 class HostCalls:
-    """The host functions of one session. All are called by the thread that runs the session."""
+    """The host functions of one session; the thread that runs the session calls them."""
 
     def __init__(self) -> None:
         self._failure: BaseException | None = None
 
     def guarded(self, function: HostFunction) -> HostFunction:
-        """Returns `function`, but keeps what it raises."""
+        """Returns `function`, wrapped to keep the exception that it raises."""
 
         def call(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             try:
@@ -27,9 +27,9 @@ class HostCalls:
         return call
 
     def explain(self, error: BaseException) -> None:
-        """Makes what a host function raised the cause of the engine's error.
+        """Makes the exception of a host function the cause of the engine's error.
 
-        What is no ordinary exception (Ctrl-C, an exit) takes its place.
+        An exception such as KeyboardInterrupt or SystemExit replaces the engine's error.
         """
         failure, self._failure = self._failure, None
         if isinstance(error, Error):

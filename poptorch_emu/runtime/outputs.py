@@ -1,4 +1,4 @@
-"""What the user gets back from a call: plain tensors on which no backward can be started."""
+"""Outputs of a call: plain tensors whose `backward` raises an explanation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REASON = (
 
 
 def without_backward(outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Returns `outputs`, tensors that from now on refuse `backward()`."""
+    """Returns `outputs`, whose `backward()` raises an error from now on."""
     _explain_backward()
     for tensor in outputs:
         tensor.backward = refuse_backward  # type: ignore[method-assign]
@@ -28,17 +28,17 @@ def without_backward(outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 @cache
 def _explain_backward() -> None:
-    """Lets PyTorch say more where gradients of what has no history are asked for.
+    """Extends PyTorch's error for gradients of tensors without history.
 
-    What is computed from outputs is such a tensor of PyTorch's own, as others of the program are.
+    The error is PyTorch's own, because results computed from outputs are ordinary tensors.
     """
-    # `Tensor.backward` calls the first of them by its name.
+    # `Tensor.backward` calls `torch.autograd.backward` by name, and so reaches the replacement.
     for name in ("backward", "grad"):
         setattr(torch.autograd, name, _explained(getattr(torch.autograd, name)))
 
 
 def _explained(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of `torch.autograd` whose error also says what holds of outputs."""
+    """Returns a function of `torch.autograd` whose error also explains outputs of models."""
 
     @wraps(original)
     def explained(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ def _explained(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_backward(*_: Any, **__: Any) -> NoReturn:
-    """Stands in for `backward` of an output.
+    """Replaces `backward` of an output.
 
     Raises:
         Error: always.
@@ -64,5 +64,5 @@ def refuse_backward(*_: Any, **__: Any) -> NoReturn:
     raise make_error(f"backward() {_REASON}")
 
 
-# Saved outputs carry a reference to the function; `torch.load` is to accept it as it is harmless.
+# Saved outputs contain a reference to this harmless function, which `torch.load` must accept.
 torch.serialization.add_safe_globals([refuse_backward])

@@ -1,4 +1,4 @@
-"""What a session needs of other processes that train the same weights."""
+"""The connection of a session to other processes that train the same weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from poptorch_emu.errors import Error
 
 
 class PeerProcesses:
-    """The processes that train one model with this one.
+    """The processes that train one model together with this process.
 
     Attributes:
-        ring: by which the engine reaches the others.
+        ring: connection through which the engine reaches the other processes.
     """
 
     def __init__(self, executable: Executable, connection: Connection) -> None:
-        """Gives the model its number, which all processes count alike."""
+        """Gives the model its number, which is the same in all processes."""
         self._connection = connection
         self._executable = executable
         self._model = connection.next_model()
@@ -35,10 +35,10 @@ class PeerProcesses:
         return common_seed(self._connection, self._model)
 
     def compare(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Checks at the first upload that all processes train the same model.
+        """Checks, at the first upload, that all processes train the same model.
 
         Raises:
-            Error: one has another program, other options or weights.
+            Error: another process has a different program, options or weights.
         """
         self._connection.check()
         if self._is_compared:
@@ -56,10 +56,10 @@ class PeerProcesses:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Lets others know of what fails within, and says which process is to blame.
+        """Reports failures in the context to other processes, and names the process that failed.
 
         Raises:
-            Error: a process failed, before or within.
+            Error: this or another process failed, before or in the context.
         """
         self._connection.check()
         self._connection.num_calls += 1
@@ -77,7 +77,7 @@ class PeerProcesses:
 
 
 def join(executable: Executable) -> PeerProcesses | None:
-    """Returns the processes with which a program trains, `None` where it is alone."""
+    """Returns the processes with which a program trains; `None` if it trains alone."""
     config = executable.config
     if not config.is_distributed:
         return None
@@ -85,7 +85,7 @@ def join(executable: Executable) -> PeerProcesses | None:
 
 
 def _fact(part: str, index: int, line: str) -> tuple[str, str]:
-    """Returns name and value of a line of the program's key."""
+    """Returns (name, value) of a line in the program's key."""
     if part == "options":
         name, _, value = line.partition("=")
         return f"option {name}", value

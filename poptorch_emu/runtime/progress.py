@@ -1,4 +1,4 @@
-"""The progress bar of a compilation, as PopTorch shows it on a terminal; elsewhere a plain line."""
+"""The progress bar of a compilation, as in PopTorch; without a terminal, a plain line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOTAL = 100
 
 
 class _Bar(tqdm):  # type: ignore[misc]
-    """A bar without the thread that draws those again that stand still."""
+    """A progress bar without tqdm's thread that redraws stalled bars."""
 
     monitor_interval = 0
 
@@ -24,23 +24,24 @@ _is_hidden = False
 
 
 def hide_progress_bars() -> None:
-    """Draws no bars from now on in this process; compilation times are still measured."""
+    """Hides progress bars in this process; compilation times are still measured."""
     global _is_hidden
     _is_hidden = True
 
 
 def write_plain_line(seconds: float) -> None:
-    """Says on stderr, for files and logs, what a full bar says on a terminal."""
+    """Writes the text of a full bar to stderr, for files and logs."""
     sys.stderr.write(f"Graph compilation: 100% in {seconds:.1f} s\n")
 
 
 def counted(items: Iterator[T], count: int, description: str, is_shown: bool) -> Iterator[T]:
-    """Yields items that are made one after the other, with a bar that counts them.
+    """Yields the items of an iterator, with a progress bar that counts them.
 
     Args:
-        count: of the items.
-        description: before the bar.
-        is_shown: whether there is a bar at all; it needs a terminal.
+        items: iterator over the items.
+        count: number of items.
+        description: text before the bar.
+        is_shown: whether a terminal shows the bar.
     """
     with counting(count, description, is_shown) as on_item:
         for item in items:
@@ -50,12 +51,12 @@ def counted(items: Iterator[T], count: int, description: str, is_shown: bool) ->
 
 @contextmanager
 def counting(count: int, description: str, is_shown: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function to be called after each of so many things, which a bar counts.
+    """Yields a function to call after each of `count` items, which the bar counts.
 
     Args:
-        count: of the things.
-        description: before the bar.
-        is_shown: whether there is a bar at all; it needs a terminal.
+        count: number of items.
+        description: text before the bar.
+        is_shown: whether a terminal shows the bar.
     """
     disable = None if is_shown and not _is_hidden else True
     with _Bar(total=count, desc=description, disable=disable) as bar:
@@ -64,11 +65,11 @@ def counting(count: int, description: str, is_shown: bool) -> Iterator[Callable[
 
 @contextmanager
 def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str], None]]:
-    """Yields a function to be called at the beginning of each step.
+    """Yields a function to call at the beginning of each step.
 
     Args:
         steps: names of all steps, in order.
-        is_shown: whether there is a bar at all.
+        is_shown: whether the bar is shown.
     """
     is_shown = is_shown and not _is_hidden
     start_seconds = time.perf_counter()
@@ -76,7 +77,7 @@ def progress_bar(steps: Sequence[str], is_shown: bool) -> Iterator[Callable[[str
         total=_TOTAL,
         desc="Graph compilation",
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}<{remaining}]",
-        disable=None if is_shown else True,  # None: where stderr is no terminal.
+        disable=None if is_shown else True,  # None disables the bar unless stderr is a terminal.
     ) as bar:
 
         def on_step(step: str) -> None:

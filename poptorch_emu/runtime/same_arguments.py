@@ -1,6 +1,6 @@
-"""Compares the arguments of a call with those that the model was compiled for.
+"""Compares the arguments of a call with those for which the model was compiled.
 
-Every later call must have the structure, types, shapes and constants of the first one.
+Each later call must have the structure, types, shapes and constants of the first one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from poptorch_emu.troubleshooting import Topic
 
 
 def check_same(compiled: Arguments, given: Arguments) -> None:
-    """Checks that a call has the arguments the model was compiled for.
+    """Checks that a call has the arguments for which the model was compiled.
 
     Raises:
-        Error: the first difference, with the ways to recompile.
+        Error: the arguments differ; the message has the first difference and ways to recompile.
     """
     count, expected = len(given.positional), len(compiled.positional)
     if count != expected:
@@ -38,7 +38,7 @@ def check_same(compiled: Arguments, given: Arguments) -> None:
 
 
 class _Comparison:
-    """One comparison. An object that occurs twice in one call has to do so in the other."""
+    """One comparison; an object that occurs twice in one call must occur twice in the other."""
 
     def __init__(self) -> None:
         self._twins: dict[int, Any] = {}
@@ -69,7 +69,7 @@ class _Comparison:
         new: Mapping[Any, Any],
         name_of: Callable[[Any], str],
     ) -> None:
-        """Compares two dicts; `name_of` makes the name of an item from its key."""
+        """Compares two dicts; `name_of` returns the name of an item from its key."""
         if old.keys() != new.keys():
             faults = []
             if extra := [str(key) for key in new if key not in old]:
@@ -106,7 +106,7 @@ class _Comparison:
 
 
 def _has_parts(values: list[Any]) -> bool:
-    """Returns whether a list holds more than constants."""
+    """Returns whether a list contains anything except constants."""
     return any(isinstance(each, torch.Tensor) or items_of(each) is not None for each in values)
 
 
@@ -138,7 +138,7 @@ def _is_equal(name: str, old: Any, new: Any) -> bool:
     if isinstance(old, np.ndarray):
         return old.dtype == new.dtype and np.array_equal(old, new, equal_nan=old.dtype.kind in "fc")
     try:
-        # What is not itself, a NaN, stays what it was.
+        # Two NaN values count as equal.
         return bool(old == new) or bool(old != old and new != new)
     except Exception as cause:
         raise _mismatch(

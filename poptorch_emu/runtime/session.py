@@ -1,7 +1,7 @@
-"""Owns the engine of one compiled model: weights up and down, hyper-parameters, one call.
+"""Loads one compiled model on the engine: weights, hyper-parameters and calls.
 
-The host's tensors and the device's variables are different memory; nothing moves between them but
-by `upload` and `download`.
+Tensors of the host and variables of the device are separate memory. Only `upload` and `download`
+copy weights between them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Session:
     """One executable, loaded on the engine.
 
     Attributes:
-        num_windows: of one call; in training each ends with an update of the weights.
-        call_seconds: how long the engine took for the last call, updates included.
+        num_windows: number of windows of one call; in training each ends with a weight update.
+        call_seconds: duration of the engine's last call in seconds, with updates.
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -72,7 +72,7 @@ class Session:
             follows_lists,
         )
         for variable in executable.variables.values():
-            if variable.initial:  # The engine's variables begin at zero.
+            if variable.initial:  # Variables of the engine are zero at first.
                 shape = (len(variable.leaders),) if variable.group_of_replica else ()
                 self._write(
                     variable,
@@ -84,20 +84,20 @@ class Session:
         self._executor.look_for_signals()
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
-        # Called after each call that ended well.
+        # Function that is called after each successful call.
         self.after_call: Callable[[], None] = lambda: None
 
     def take_events(self) -> NDArray[np.int64]:
-        """Returns what ran since the last time, when the options ask for a profile.
+        """Returns the events since the last time, if the options ask for a profile.
 
         Each row of (events, 8) int64 has replica, IPU, segment, window, micro-batch, worker, and
-        begin and end in nanoseconds of the steady clock. Of a call of more than 100,000 events the
-        first ones are there.
+        begin and end in nanoseconds of the steady clock. Only the first 100,000 events of a call
+        are recorded.
         """
         return self._executor.take_events()
 
     def upload(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies host tensors to the variables of the same names; others are ignored."""
+        """Copies host tensors to the variables of the same names; other tensors are ignored."""
         self.check_idle()
         if self._peers is not None:
             self._peers.compare(tensors)
@@ -109,7 +109,7 @@ class Session:
     def download(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies the variables into host tensors of the same names, in place.
 
-        Where the host reads one value a replica, the tensor gets that shape.
+        If the host reads one value for each replica, the tensor gets a first axis for them.
         """
         self.check_idle()
         with torch.no_grad():
@@ -124,7 +124,7 @@ class Session:
                     tensor.copy_(value)
 
     def read_variable(self, name: str) -> torch.Tensor:
-        """Returns a copy of the present value of a parameter or buffer."""
+        """Returns a copy of the current value of a parameter or buffer."""
         self.check_idle()
         return self._read(self.executable.variables[name])
 
@@ -150,25 +150,25 @@ class Session:
         return missing
 
     def set_hyper_parameters(self, optimizer: OptimizerConfig) -> None:
-        """Gives the variable hyper-parameters their present values."""
+        """Sets the variable hyper-parameters to their current values."""
         self.check_idle()
         for (name, group), index in self.executable.scalars.items():
             self._executor.set_scalar(index, optimizer.value(name, group))
 
     def set_seed(self, seed: int | None) -> None:
-        """Starts the random numbers again; without a seed, at a place nobody can foresee."""
+        """Restarts the random numbers with a seed; `None` means an unpredictable seed."""
         if seed is not None:
             chosen = seed
         elif self._peers is not None:
             chosen = self._peers.seed()
         else:
             chosen = int.from_bytes(os.urandom(7), "little")
-        # The engine's has a sign.
+        # The engine's seed is a signed integer.
         self._executor.set_rng_state((chosen + 2**63) % 2**64 - 2**63, 0)
 
     @property
     def rng_state(self) -> list[int]:
-        """The seed (0 if nothing is random), and how many micro-batches have run since."""
+        """The seed (0 if nothing is random), and the number of micro-batches run since."""
         self.check_idle()
         seed, counter = self._executor.rng_state()
         return [seed if self.executable.is_random else 0, counter]
@@ -180,7 +180,7 @@ class Session:
         self._executor.set_rng_state(state[0], state[1] if len(state) > 1 else counter)
 
     def input_spans(self) -> list[list[tuple[int, int]]]:
-        """Returns for each input when each piece began to cross and had crossed, in nanoseconds."""
+        """Returns, for each input, the (begin, end) of each piece's transfer, in nanoseconds."""
         return self._executor.input_spans()
 
     def output_spans(self) -> list[list[tuple[int, int]]]:
@@ -188,7 +188,7 @@ class Session:
         return self._executor.output_spans()[: self.executable.num_outputs]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Any:
-        """Runs one call on whole batches and returns outputs in the structure forward made.
+        """Runs one call on whole batches and returns outputs in the structure of `forward`.
 
         Inputs that the model changes in place are written to.
         """
@@ -206,13 +206,13 @@ class Session:
         """Begins a call like `run`, and returns an iterator over the results of its iterations.
 
         Args:
-            inputs: whole batches; they are copied, so that the caller may go on to the next.
-            max_unread: how many results may wait to be read.
-            are_kept: whether nobody changes the inputs meanwhile, so that no copy is needed.
-            at_end: called when the call has ended well and its results were read or dropped.
+            inputs: whole batches; they are copied, so that the caller may change them.
+            max_unread: largest number of results that may wait for the reader.
+            are_kept: whether the inputs stay unchanged during the call, so that no copy is needed.
+            at_end: function called after a successful call whose results were read or dropped.
 
         Raises:
-            Error: the model has no outputs that the device computes.
+            Error: the device computes none of the model's outputs.
         """
         self.check_idle()
         executable = self.executable
@@ -245,7 +245,7 @@ class Session:
                 raise
         self.after_call()
         num_own = executable.num_outputs + len(executable.written_inputs)
-        if len(results) != num_own + len(executable.anchors):  # Only a forged file can say so.
+        if len(results) != num_own + len(executable.anchors):  # Possible with a forged file only.
             raise make_error(
                 f"The program has {len(results)} results, and {num_own + len(executable.anchors)} "
                 "were expected: it is not the model's. Compile the model again."
@@ -261,7 +261,7 @@ class Session:
     def _write_back(self, value: torch.Tensor, tensor: torch.Tensor) -> None:
         """Copies the rows that micro-batches and replicas changed to their places in an input.
 
-        Of replicas that read the same rows, the first one's are taken.
+        If several replicas read the same rows, the first replica's rows are copied.
         """
         config = self.executable.config
         if config.input_group_size > 1:
@@ -283,7 +283,7 @@ class Session:
         return self._synthetic
 
     def check_idle(self) -> None:
-        """Refuses to touch the device while a call is running."""
+        """Rejects any use of the device while a call is running."""
         if self._call is not None and self._call.is_lost:
             raise make_error(
                 "This process was forked while the results of a call were being streamed: its "
@@ -307,7 +307,7 @@ class Session:
         return self._outputs.filled(leaves)
 
     def _read(self, variable: VariableInfo) -> torch.Tensor:
-        """Returns the value of replica 0; of a grouped variable one a group or replica."""
+        """Returns the value of replica 0; of a grouped variable, one for each group or replica."""
         read = self._executor.read_variable
         if not variable.group_of_replica:
             return read(variable.index, 0)
@@ -316,7 +316,7 @@ class Session:
         return torch.stack([read(variable.index, replica) for replica in readers])
 
     def _write(self, variable: VariableInfo, tensor: torch.Tensor) -> None:
-        """Gives each copy its value; a grouped variable has one a group or a replica."""
+        """Writes each copy of a variable; a grouped one has a value for each group or replica."""
         value = tensor.detach().to(variable.dtype)
         groups = variable.group_of_replica
         replicas = range(self.executable.config.replication_factor)
@@ -328,16 +328,16 @@ class Session:
             self._executor.write_variable(variable.index, replica, part)
 
     def replica_bytes(self, replica: int) -> int:
-        """Returns how many bytes of variables one replica holds, shared ones included."""
+        """Returns the bytes of variables in one replica, with shared ones."""
         return self._executor.replica_bytes(replica)
 
     def peak_accumulator_bytes(self, replica: int) -> int:
-        """Returns how many bytes of gradients one replica held at most at the end of a window."""
+        """Returns the peak bytes of gradients in one replica at the end of a window."""
         return self._executor.peak_accumulator_bytes(replica)
 
 
 def _input_groups(config: CompileConfig) -> tuple[int, ...]:
-    """Returns for each replica which rows of a micro-batch it reads."""
+    """Returns, for each replica, the group of rows that it reads in a micro-batch."""
     return group_of_replica(
         config.input_group_type, config.input_group_size, config.replication_factor
     )

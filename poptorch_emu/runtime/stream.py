@@ -1,7 +1,7 @@
-"""Reading the results of a call while it still runs.
+"""Reads the results of a call while the call is still running.
 
-The call runs in another thread, without Python's lock; the engine hands over the results of
-one device iteration after the other and pauses when too many wait to be read.
+The call runs in another thread without the GIL. The engine hands over the results of one device
+iteration after another, and pauses when too many are unread.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from poptorch_emu.errors import make_error
 
 
 class RunningCall:
-    """One call of the engine in a thread that runs nothing else meanwhile.
+    """One call of the engine in a thread for calls.
 
     Attributes:
         is_running: whether the call has not ended yet.
-        is_lost: whether a forked process has got it in the middle, and nobody who goes on with it.
+        is_lost: whether this is a forked process, in which no thread continues the call.
     """
 
     def __init__(self, run: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ class RunningCall:
         _idle_or_new().calls.put(self)
 
     def wait(self) -> BaseException | None:
-        """Waits for the end of the call and returns what it raised, once."""
+        """Waits for the end of the call; returns its exception once."""
         self._end.wait()
         error, self._error = self._error, None
         return error
@@ -52,14 +52,14 @@ class RunningCall:
         self.is_running = False
 
     def end(self) -> None:
-        """Wakes who waits for the end."""
+        """Wakes the threads that wait for the end."""
         self._end.set()
 
 
 class _CallThread:
-    """A thread that runs one call after the other.
+    """A thread that runs one call after another.
 
-    What PyTorch and its libraries keep for a thread is made once, not for each call.
+    It is reused, because PyTorch and its libraries create state for each new thread.
     """
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class _CallThread:
             call.main()
             _idle.append(self)
             call.end()
-            del call  # With its inputs.
+            del call  # Frees its inputs.
 
 
-# All calls there are, for a forked child, which has the memory of those that run and not their
-# threads; and threads without a call.
+# All existing calls: a forked child has the memory of running calls, but not their threads.
+# Below them, threads without a call.
 _calls: weakref.WeakSet[RunningCall] = weakref.WeakSet()
 _idle: list[_CallThread] = []
 
@@ -98,12 +98,12 @@ os.register_at_fork(after_in_child=_lose_calls)
 
 
 class Bundle(NamedTuple):
-    """Some results that follow each other.
+    """Several results in a row.
 
     Attributes:
-        num_results: how many.
-        values: in the structure that `forward` returned. The device's tensors have a first axis
-            for the results; a tensor that never was on the device is there once.
+        num_results: number of results.
+        values: values in the structure of `forward`. Tensors of the device have a first axis for
+            the results; a tensor that never was on the device occurs once.
     """
 
     num_results: int
@@ -113,8 +113,8 @@ class Bundle(NamedTuple):
 class ResultStream:
     """An iterator over the results of a call, one for each device iteration, in order.
 
-    A result has the structure that `forward` returned; its tensors hold what the micro-batches of
-    that device iteration yielded, as a call with one device iteration returns them.
+    A result has the structure that `forward` returned. Its tensors hold the values of the
+    iteration's micro-batches, as if a call with one device iteration returned them.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ResultStream:
         structured: Callable[[Sequence[torch.Tensor]], Any],
         at_end: Callable[[], None] | None = None,
     ) -> None:
-        """Takes over a call that has begun to stream; `at_end` follows if it ends well."""
+        """Takes over a call that has begun to stream; `at_end` is called if the call succeeds."""
         self._executor = executor
         self._call = call
         self._structured = structured
@@ -143,8 +143,8 @@ class ResultStream:
 
         Raises:
             StopIteration: the call has ended, or the stream was closed.
-            Error: the call failed, the results before that were returned; or this process was
-                forked from the one in which the call runs.
+            Error: the call failed after the results returned so far, or it runs in the process from
+                which this one was forked.
         """
         self._check_process()
         result = self._executor.take_result() if self._finalizer.alive else []
@@ -162,13 +162,13 @@ class ResultStream:
                 yield Bundle(count, self._structured(results))
 
     def bundles(self, linger_seconds: float) -> Iterator[Bundle]:
-        """Yields results, several at a time: a caller who is in no hurry is woken less often.
+        """Yields several results at a time, so that the caller is woken less often.
 
         Args:
-            linger_seconds: how long to wait for more results each time.
+            linger_seconds: time in seconds to wait for more results each time.
 
         Raises:
-            Error: as for a single result.
+            Error: see `__next__`.
         """
         while self._finalizer.alive:
             self._check_process()
@@ -186,12 +186,12 @@ class ResultStream:
             )
 
     def close(self) -> None:
-        """Drops all further results and waits for the end of the call, which is not cut short.
+        """Drops all further results and waits for the end of the call, which runs to its end.
 
         So a training model has learnt from the whole batch, and device and host agree.
 
         Raises:
-            Error: the call failed, or what follows it.
+            Error: the call or `at_end` failed.
         """
         if self._finalizer.detach() is not None:
             error = _finish(self._executor, self._call)

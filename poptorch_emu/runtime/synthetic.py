@@ -1,4 +1,4 @@
-"""Inputs that the device makes itself, so that a run measures the model without its host."""
+"""Inputs that replace the host's data, so that a run measures the model without its host."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SEED = 0
 
 
 def synthetic_inputs(tensors: Iterable[torch.Tensor], kind: SyntheticData) -> list[torch.Tensor]:
-    """Returns tensors of the same shapes and types, the same at every call.
+    """Returns tensors of the same shapes and types, with the same values in each call.
 
-    Integers and booleans are zero whatever the kind: they are mostly indices and labels, for which
-    a random number would be out of range.
+    Integers and booleans are always zero, because most of them are indices and labels, for which a
+    random number would be out of range.
     """
     generator = torch.Generator().manual_seed(_SEED)
     return [_values(tensor, kind, generator) for tensor in tensors]

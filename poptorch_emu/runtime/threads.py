@@ -1,4 +1,4 @@
-"""How many threads the engine has, and in which order they do what a window has to do.
+"""The number of threads of the engine, and the order in which they run the work of a window.
 
 No result depends on either.
 """
@@ -13,19 +13,19 @@ import torch
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.environment import choice_of, integer_of
 
-# Environment: how many threads run virtual IPUs; results never depend on it.
+# Environment variable for the number of threads that run virtual IPUs; results don't depend on it.
 _WORKERS = "POPTORCH_EMU_WORKERS"
 
-# Environment: what runs when; no result depends on it.
+# Environment variable for the order of the work; results don't depend on it.
 _ORDER = "POPTORCH_EMU_ORDER"
 
 
 class Order(Enum):
-    """In which order workers do what a window has to do.
+    """The order in which workers run the work of a window.
 
     Attributes:
-        SCHEDULE: each virtual IPU works through its list of actions, as on the machine.
-        MICRO_BATCHES: a worker takes a micro-batch through all stages, where results can't show it.
+        SCHEDULE: each virtual IPU runs its list of actions, as on the machine.
+        MICRO_BATCHES: a worker takes a micro-batch through all stages, if results are the same.
     """
 
     SCHEDULE = "schedule"
@@ -33,7 +33,7 @@ class Order(Enum):
 
 
 def order_of(config: CompileConfig) -> Order:
-    """Returns the order that the environment chooses; a profile is to show the schedule."""
+    """Returns the order in the environment; with a profile it is always that of the schedule."""
     if config.profile_dir is not None:
         return Order.SCHEDULE
     return choice_of(_ORDER, Order, Order.MICRO_BATCHES)
@@ -42,21 +42,21 @@ def order_of(config: CompileConfig) -> Order:
 def thread_counts(
     num_virtual_ipus: int, num_independent: int = 1, *, has_network: bool = False
 ) -> tuple[int, int]:
-    """Returns how many threads run virtual IPUs, and how many one operation may use.
+    """Returns (number of threads that run virtual IPUs, number of threads for one operation).
 
-    One virtual IPU has all cores for an operation, unless its micro-batches keep all of them busy.
-    Otherwise each operation runs on one thread: two small operations at once are faster than two
-    threads on one, and results cannot depend on how many workers there are, since that changes only
-    who runs what. Replicas of other processes count as well, and a worker more waits for the
-    network.
+    A single virtual IPU uses all cores for each operation, unless its micro-batches keep all cores
+    busy. Otherwise each operation runs on one thread, because two small operations at once are
+    faster than two threads on one. Results cannot depend on the number of workers, because it only
+    changes which thread runs an action. Replicas of other processes need one more worker, which
+    waits for the network.
 
     Args:
-        num_virtual_ipus: IPUs of all replicas.
-        num_independent: micro-batches of a window, of all replicas, that may be under way at once.
+        num_virtual_ipus: number of IPUs of all replicas.
+        num_independent: number of micro-batches of all replicas that may run at once in a window.
         has_network: whether there are other processes.
 
     Raises:
-        Error: the number of workers that the environment asks for is none.
+        Error: the number of workers in the environment is not a positive integer.
     """
     cores = len(os.sched_getaffinity(0))
     asked = integer_of(_WORKERS, cores, at_least=1) if os.environ.get(_WORKERS) else cores
