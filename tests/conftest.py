@@ -1,4 +1,4 @@
-"""What every test shares: the seed, a fresh logger level, and the switch that rewrites goldens."""
+"""Set-up for all tests: seed, devices, terminal, logger levels, and the option for golden files."""
 
 import gc
 import logging
@@ -11,22 +11,23 @@ import torch
 
 from poptorch_emu.runtime import devices
 
-# As large as one process can ask for.
+# The largest system that one process can use.
 os.environ.setdefault("POPTORCH_EMU_SYSTEM", "mk2-pod64")
-# Keras reads it when it is imported.
+# Keras reads this variable when it is imported.
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 
-# The tests' operations are small: a second thread costs more than it gives, and on a machine that
-# is busy with something else, very much more.
+# The tests' operations are small, so a second thread costs more than it gains, and very much more
+# on a machine that is busy with other work.
 torch.set_num_threads(1)
 
-# Each seed would be noted for devices that are not there, with the stack of its caller.
+# Without these replacements, PyTorch records each seed, with the caller's stack, for absent
+# devices.
 for _device in (torch.cuda, torch.xpu, torch.mtia):
     if not _device.is_available():
         _device.manual_seed_all = lambda seed: None
 
-# How long an example takes says nothing about what it shows.
+# The duration of an example says nothing about the property under test.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
@@ -38,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--wheel", help="that tests/packaging installs; by default it builds one")
 
 
-# Files whose fixtures take long, each once; processes of many of them wait.
+# Files with slow fixtures. Each fixture runs once, and many of its processes only wait.
 FIRST = (
     *("test_processes_bits.py", "test_processes_hosts.py", "test_processes_failure.py"),
     *("test_processes_misfits.py", "test_export.py", "test_export_programs.py", "test_wheel.py"),
@@ -47,16 +48,16 @@ FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has the long ones begin first: the last tests, which workers share, are short ones then."""
+    """Puts the slow files first, so that the last tests, which workers share out, are short."""
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 def pytest_collection_finish() -> None:
-    """Makes what surrounds each test cheaper.
+    """Reduces the cost of the set-up around each test.
 
-    The garbage collector need not look through what was loaded, nor so often. Records of PyTorch go
-    up to where pytest catches them; it would add its handlers to each of dozens of loggers that
-    keep theirs, several times a test.
+    The garbage collector skips the objects that were loaded, and runs less often. Log records of
+    PyTorch propagate to pytest's handlers, because otherwise pytest would add its handlers to each
+    of dozens of loggers several times in each test.
     """
     gc.collect()
     gc.freeze()
@@ -78,22 +79,22 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives every test all IPUs: models of other tests hold theirs until they are collected."""
+    """Gives every test all IPUs, because models of other tests hold theirs until collected."""
     monkeypatch.setattr(devices, "_manager", devices._Manager())
 
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives every test a terminal of 80 columns, however wide the one is that tests run in."""
+    """Gives every test a terminal of 80 columns, whatever the real width is."""
     monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture(autouse=True)
 def _log_levels() -> Iterator[None]:
-    """Gives both loggers back their levels, whatever a test sets."""
+    """Restores the levels of both loggers after each test."""
     loggers = [logging.getLogger(name) for name in ("poptorch::python", "poptorch:cpp")]
     levels = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, levels, strict=True):
-        if logger.level != level:  # To set it costs a look at every logger there is.
+        if logger.level != level:  # Setting a level clears the caches of all loggers.
             logger.setLevel(level)

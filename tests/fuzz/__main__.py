@@ -1,7 +1,7 @@
 """Checks random models until the time is over: `make fuzz SECONDS=600`.
 
-A failure is printed with the command that repeats it. Each worker is a process of its own, so that
-a crash is found like any other fault, and its seed is known.
+A failure is printed with the command that repeats it. Each worker is a separate process, so that a
+crash is reported like any other fault, together with its seed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _start(arguments: argparse.Namespace, index: int) -> subprocess.Popen[str]:
 
 
 def _followed(worker: subprocess.Popen[str]) -> bool:
-    """Prints what a worker says; returns whether anything failed."""
+    """Prints the output of a worker; returns whether anything failed."""
     assert worker.stdout is not None
     case, has_failed = "", False
     for line in worker.stdout:
@@ -90,7 +90,7 @@ def _outcome(kind: str, seed: int) -> str:
         print(traceback.format_exc(limit=-4), flush=True)
         return "failed"
     finally:
-        gc.collect()  # Wrappers of a failure give their IPUs back.
+        gc.collect()  # Frees the IPUs of wrappers that the failure left behind.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A random model with random options: drawn from a seed, so that it can be drawn again."""
+"""A random model with random options, which its seed reproduces."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ STRATEGIES = (*_PIPELINES, "sharded", "phased", "leaving phases")
 
 @dataclass(frozen=True)
 class Case:
-    """What is compiled.
+    """A random model and its options.
 
     Attributes:
-        parts: the model, by names in `fuzz.parts`.
-        ipus: of each part.
+        parts: parts of the model by their names in `fuzz.parts`.
+        ipus: IPU of each part.
         strategy: one of `STRATEGIES`.
-        recompute: the mode of PopART's automatic recomputation.
+        recompute: mode of PopART's automatic recomputation.
         off_chip: kinds of tensors in streaming memory.
-        cut: kinds of tensors that replicas share out.
-        rows: of one micro-batch.
+        cut: kinds of tensors that are sharded over replicas.
+        rows: number of rows of one micro-batch.
     """
 
     seed: int
@@ -103,10 +103,10 @@ def draw(
     """Returns the case of a seed.
 
     Args:
-        seed: of all choices.
-        more_parts: parts of the model beside the usual ones.
-        has_replicas: whether there may be several.
-        has_replica_buffers: whether each of several may write buffers.
+        seed: seed of all choices.
+        more_parts: names of further parts that the model may have.
+        has_replicas: whether the model may have several replicas.
+        has_replica_buffers: whether each of several replicas may write buffers.
     """
     choice = random.Random(seed)
     replicas = choice.choice([1, 1, 2, 4]) if has_replicas else 1
@@ -127,7 +127,8 @@ def draw(
         accumulation=2 * len(parts) + 3 if choice.random() < 0.6 else choice.randint(1, 4),
         iterations=choice.randint(1, 3),
         replicas=replicas,
-        # Two rows that are nearly equal become 1 and -1: a float32 more or less decides.
+        # With two rows, a batch norm gives 1 and -1 even if they are nearly equal, so rounding
+        # decides.
         rows=choice.randint(4, 6) if needs_rows else choice.randint(1, 3),
         width=choice.choice([4, 4, 3, 2 if needs_rows else 1]),
     )

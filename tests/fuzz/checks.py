@@ -1,4 +1,4 @@
-"""The kinds of random checks by name, and what may be refused."""
+"""Kinds of random checks by name, and refusals that count as passed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHECKS: dict[str, Callable[[int], str]] = {
     "kill": check_kill,
     "plans": check_plans,
 }
-# What a random model may run into by the rules of PopTorch.
+# Errors that a random model may raise by PopTorch's rules.
 REFUSALS = re.compile(
     "must be greater than or equal to the number of pipeline stages"
     "|is read in stage .* and written in stage"
@@ -37,7 +37,7 @@ register_operators()
 
 
 def check(kind: str, seed: int) -> str:
-    """Checks one case; returns "passed" or "refused", or raises what is a fault."""
+    """Checks one case; returns "passed" or "refused", or raises the fault."""
     try:
         CHECKS[kind](seed)
     except (poptorch.Error, AssertionError, RuntimeError) as error:

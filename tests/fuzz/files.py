@@ -1,8 +1,8 @@
-"""Files of executables: changed at random, or left behind by a process that was killed.
+"""Checks files of executables that were changed at random, or left by a killed process.
 
-A change is either plain damage, which the digest shows, or a forgery: sections are changed and the
-digest, and the program's own checksum, are mended. Damage must change no result; a forgery may, but
-it must crash nothing, and every error is ours.
+A change is either damage, which the digest detects, or a forgery, in which sections are changed and
+the digest and the program's own checksum are corrected. Damage must change no result. A forgery may
+change results, but it must not crash the process, and every error must be the package's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from support.models import FAMILIES
 import poptorch_emu as poptorch
 from poptorch_emu.compile.stored.container import pack, unpack
 
-_HEAD = 16  # Of a program: magic word and checksum.
+_HEAD = 16  # Size of a program's head in bytes: magic word and checksum.
 _VALUES = (None, -1, 0, 1, 2**31, 2**63, 1.5, "", "float32", [], {}, [[]], True)
 
 
@@ -36,7 +36,7 @@ def options(folder: Path | None = None) -> poptorch.Options:
 
 @functools.cache
 def genuine() -> tuple[dict[str, bytes], list[torch.Tensor]]:
-    """Returns the files of a cache and an export by their names, and the model's outputs."""
+    """Returns the files of a cache and of an export by name, and the model's outputs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wrapped = inference(folder)
@@ -56,7 +56,7 @@ def batch() -> tuple[torch.Tensor, ...]:
 
 
 def check_files(seed: int) -> str:
-    """Changes one file and uses it; returns what was done, or raises."""
+    """Changes one file and loads it; returns a description of the change, or raises a fault."""
     choice = random.Random(seed)
     files, expected = genuine()
     name = choice.choice(sorted(files))
@@ -69,7 +69,7 @@ def check_files(seed: int) -> str:
         try:
             outputs = list(_used(name, folder)(*batch()))
         except poptorch.Error as error:
-            # The cache never refuses a model; what a forged program does when it runs is its own.
+            # Damage in the cache never stops a model; only a forged program may raise an error.
             assert name == "exported" or is_forged, error
             return f"{name}: {error}"
     if not is_forged:
@@ -105,9 +105,9 @@ def damaged(data: bytes, choice: random.Random) -> bytes:
 
 
 def forged(data: bytes, choice: random.Random) -> bytes:
-    """Returns a whole file with something else in one of its sections."""
+    """Returns a complete file in which one section has other contents."""
     sections = dict(unpack(data, "genuine").sections)
-    # The pickle can run any code by design, and is no subject of this.
+    # The pickle is excluded, because by design it can run any code.
     name = choice.choice(sorted(sections.keys() - {"metadata"}))
     if name == "program":
         program = damaged(sections[name][_HEAD:], choice)
@@ -123,7 +123,7 @@ def forged(data: bytes, choice: random.Random) -> bytes:
 
 
 def changed(value: Any, choice: random.Random, depth: int = 0) -> Any:
-    """Returns a value as JSON has them, with something in it replaced, dropped or doubled."""
+    """Returns a value of JSON in which something is replaced, dropped or doubled."""
     is_leaf = not isinstance(value, (dict, list)) or not value
     if is_leaf or (depth and choice.random() < 0.15):
         return choice.choice(_VALUES)
@@ -139,7 +139,7 @@ def changed(value: Any, choice: random.Random, depth: int = 0) -> Any:
 
 
 def checksum(data: bytes) -> int:
-    """The checksum of a program: FNV-1a over words of 8 bytes."""
+    """Returns the checksum of a program: FNV-1a over words of 8 bytes."""
     prime, mask, total = 0x100000001B3, (1 << 64) - 1, 0xCBF29CE484222325
     whole = len(data) // 8 * 8
     for (word,) in struct.iter_unpack("<Q", data[:whole]):
@@ -151,7 +151,7 @@ def checksum(data: bytes) -> int:
 
 
 def check_kill(seed: int) -> str:
-    """Kills a process at a random moment of compiling, saving and loading; files stay usable."""
+    """Kills a process while it compiles, saves or loads; checks that files stay usable."""
     choice = random.Random(seed)
     _, expected = genuine()
     with tempfile.TemporaryDirectory() as place:

@@ -1,6 +1,6 @@
-"""Parts of random image models that change, or look at, how images lie in memory.
+"""Parts of random image models that change or read the memory order of images.
 
-Each takes images (N, 8, 6, 6) in any order of memory and returns some.
+Each part maps images (N, 8, 6, 6) in any memory order to images of the same shape.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Images = torch.Tensor
 
 
 class Part(nn.Module):
-    """Calls a function of images and of layers that are trained."""
+    """Applies a function to images and trained layers."""
 
     def __init__(self, function: Callable[..., Images], *layers: nn.Module) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Part(nn.Module):
 
 
 def _last(x: Images, layer: nn.Module) -> Images:
-    """Applies a layer to channels that are the last dimension, as vision transformers do."""
+    """Applies a layer to channels in the last dimension, as vision transformers do."""
     return layer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def _heads(x: Images, projection: nn.Module) -> Images:
-    """Attends between the places of an image, with four channels in each head."""
+    """Computes attention between the pixels of an image, with four channels in each head."""
     tokens = projection(x.flatten(2).transpose(1, 2))
     parts = [each.unflatten(-1, (2, 4)).transpose(1, 2) for each in tokens.chunk(3, -1)]
     found = F.scaled_dot_product_attention(*parts)
@@ -68,14 +68,14 @@ def _rotated(x: Images) -> Images:
 
 
 def _asked(x: Images) -> Images:
-    """Does what its order of memory says, which Python code sees."""
+    """Computes a result that depends on the memory order, which Python code queries."""
     if x.is_contiguous():
         return x * 0.5
     return x + 0.1 * x.stride(1)
 
 
 def _in_memory(x: Images) -> Images:
-    """Reads the elements in the order in which they lie."""
+    """Reads the elements in memory order."""
     return x.as_strided((len(x), CHANNELS, SIDE, SIDE), (CHANNELS * SIDE**2, SIDE**2, SIDE, 1))
 
 

@@ -1,4 +1,4 @@
-"""Random image models whose parts change and read the order of memory, beside plain PyTorch."""
+"""Compares random image models, whose parts change and read the memory order, with PyTorch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import nn
 import poptorch_emu as poptorch
 
 _LINEAR_RATE = 0.05
-# PyTorch's group norm asks for the device before it chooses an order, which these would see.
+# Norms whose memory order in PyTorch depends on the device, which the parts in `READERS` would see.
 NORMS = {"group norm", "group norm of rows"}
 READERS = {"asked", "in memory"}
 
 
 class ImageModel(nn.Module):
-    """Parts after each other, of which some see an earlier value added."""
+    """A sequence of parts, to some of whose inputs an earlier value is added."""
 
     def __init__(self, choice: random.Random) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def _compare_training(model: ImageModel, setting: Setting, rows: int) -> None:
         _assert_close("the loss", losses.reshape(-1), expected)
     training.destroy()
     for (name, value), other in zip(plain.named_parameters(), model.parameters(), strict=True):
-        # Steps are compared, and not weights, of which they may be a small part.
+        # The test compares updates, because an update may be small compared with its weight.
         _assert_close(name, other.detach() - before[name], value.detach() - before[name])
 
 

@@ -1,4 +1,4 @@
-"""Random inference, several wrappers of the same parts, and groups of replicas."""
+"""Random checks of inference, of several wrappers of the same parts, and of replica groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from poptorch_emu.enums import CommGroupType, VariableRetrievalMode
 def check_inference(seed: int) -> str:
     """Compares the outputs of an inference model with the plain one, micro-batch by micro-batch."""
     case = draw(seed, "OnHost", "OnHost")
-    # Enough for a pipeline of as many stages as there are parts.
+    # Enough micro-batches for a pipeline with one stage for each part.
     case = replace(case, accumulation=1, iterations=case.iterations + len(case.parts))
     model = case.model()
     plain = copy.deepcopy(model)
@@ -38,7 +38,7 @@ def check_inference(seed: int) -> str:
 
 
 def check_wrappers(seed: int) -> str:
-    """Two models of the same parts in another order, each trained and looked at, in turns."""
+    """Trains and runs two models that have the same parts in different orders, in turns."""
     choice = random.Random(seed)
     case = replace(draw(seed, has_replicas=False), accumulation=1, iterations=1, strategy="sharded")
     names = tuple(name for name in case.parts if name in PLAIN)
@@ -69,11 +69,11 @@ def check_wrappers(seed: int) -> str:
 
 
 def check_groups(seed: int) -> str:
-    """Gives every parameter a value for each group of replicas: so many models of their own."""
+    """Gives every group of replicas its own parameters; each group must train as its own model."""
     choice = random.Random(seed)
     replicas = choice.choice([2, 4])
     case = replace(draw(seed, has_replicas=False), replicas=replicas, iterations=1)
-    # A scalar cannot have groups, and attributes of the wrapper name what can: one layer.
+    # A single layer, because scalars cannot have groups and attributes of the wrapper hide names.
     case = replace(case, parts=("Linear",), ipus=(0,), strategy="sharded", cut=())
     size = choice.choice([size for size in (1, 2, 4) if replicas % size == 0])
     kind = choice.choice([CommGroupType.Consecutive, CommGroupType.Orthogonal])

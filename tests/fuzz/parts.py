@@ -22,7 +22,7 @@ def register_operators() -> None:
 
 
 def bend(x: torch.Tensor, by: float = 0.0) -> torch.Tensor:
-    """Returns a curve through the origin."""
+    """Returns a smooth curve through the origin."""
     return x * torch.sigmoid(x + by)
 
 
@@ -92,7 +92,7 @@ class LayerNorm(nn.Module):
 
 
 class Counting(nn.Module):
-    """Writes into a buffer and reads what it has become."""
+    """Writes to a buffer and reads the result."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Counting(nn.Module):
 
 
 class Shared(Counting):
-    """Writes into the one buffer of all such parts of a model; over stages that is refused."""
+    """Writes to a buffer that all such parts of a model share, which several stages may not do."""
 
 
 class InPlace(nn.Module):
@@ -132,16 +132,16 @@ class Loop(Linear):
 
 class Branch(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        is_positive = x[0, 0] > 0  # A sum may be zero but for rounding, after a norm.
+        is_positive = x[0, 0] > 0  # Not a sum, which after a norm is zero except for rounding.
         if poptorch.isRunningOnIpu():
             return poptorch.cond(is_positive, super().forward, [x], torch.sin, [x])[0]
-        # On the IPU the branch that was not taken has a gradient, too: zeros.
+        # On the IPU the branch that is not taken has a gradient of zeros instead of none.
         one, other = super().forward(x), torch.sin(x)
         return one + 0 * other if is_positive else other + 0 * one
 
 
 class Empty(nn.Module):
-    """Puts tensors without elements through operations."""
+    """Applies operations to tensors without elements."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Custom(nn.Module):
 
 
 class Noise(nn.Module):
-    """Dropout and a normal distribution; only for what is compared with another emulated run."""
+    """Dropout and normal noise; only for comparisons with another emulated run."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Noise(nn.Module):
 
 
 class OnHost(nn.Module):
-    """A call of the host, which has no gradient: for inference."""
+    """A call of the host, for inference only, because it has no gradient."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ PLAIN = {
     part.__name__: part
     for part in (Linear, Skip, Checkpointed, Convolution, Attention, Recurrent, LayerNorm)
 } | {part.__name__: part for part in (InPlace, Loop, Branch, Empty, Custom)}
-# Each replica has another value of what these write.
+# Parts that write buffers, whose values differ between replicas.
 WITH_BUFFERS = {"BatchNorm": BatchNorm, "Counting": Counting, "Shared": Shared}
 ALL: dict[str, Callable[[int], nn.Module]] = {
     **PLAIN,

@@ -1,6 +1,6 @@
-"""Files of reports: damaged, or forged with SQL; and pages whose data are forged.
+"""Checks files of reports that are damaged, or forged with SQL, and pages with forged data.
 
-Whatever a file holds, whoever reads it gets what is in it, or one error that names the file.
+Reading such a file must return its contents or raise one error that names the file.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _CELLS = (
     b"",
     b"\0" * 64,
 )
-_NUM_VISITED = 3  # Of each list of a report; more of the same finds nothing else.
+_NUM_VISITED = 3  # Number of entries of each list that are read; more of them find nothing else.
 
 
 @functools.cache
 def genuine() -> tuple[bytes, str]:
-    """Returns a profile of two stages that were trained, and its page."""
+    """Returns the profile of a training run with two stages, and its page."""
     with tempfile.TemporaryDirectory() as place:
         options = poptorch.Options().showCompilationProgressBar(False).modelName("model")
         options.enableProfiling(place).Training.gradientAccumulation(4)
@@ -76,7 +76,7 @@ class _Stages(torch.nn.Module):
 
 
 def check_reports(seed: int) -> str:
-    """Changes a file and reads it in all ways; returns what was done, or raises."""
+    """Changes a file and reads it in all ways; returns a description of the change, or raises."""
     choice = random.Random(seed)
     profile, page = genuine()
     with tempfile.TemporaryDirectory() as place:
@@ -96,7 +96,7 @@ def check_reports(seed: int) -> str:
 
 
 def _forge(path: Path, choice: random.Random, change: Callable[..., None]) -> None:
-    # A second change may find nothing that it can change.
+    # A second change may fail, because the first may have left nothing to change.
     nothing_left = contextlib.suppress(sqlite3.Error, ValueError, RecursionError)
     with closing(sqlite3.connect(path)) as file, nothing_left:
         for _ in range(choice.randint(1, 2)):
@@ -192,7 +192,7 @@ def _read_page(path: Path) -> None:
 
 
 def _view(path: Path, page: Path) -> None:
-    """Runs `poptorch-emu view`, which ends with what is wrong."""
+    """Runs `poptorch-emu view`, which must end with a message about a bad file."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -203,7 +203,7 @@ def _view(path: Path, page: Path) -> None:
 
 
 def _visit(value: Any) -> None:
-    """Looks at all that a section holds."""
+    """Reads all values in a section, also nested ones."""
     if isinstance(value, pva.Section):
         for name in list(value._values):
             _visit(getattr(value, name))

@@ -1,4 +1,4 @@
-"""Random training, interrupted at random, beside the plain loop; and noise, by its bits."""
+"""Random training with random interruptions, compared with a plain loop; and noise, bit for bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
 NUM_CALLS = 3
-# A larger epsilon than the default: a gradient that is only rounding moves no weight.
+# Larger epsilons than the defaults, so that a gradient that is only rounding moves no weight.
 OPTIMIZERS = {
     "SGD": {"lr": 0.1},
     "momentum": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
@@ -29,12 +29,12 @@ PLAIN_RULES = ["SGD", "momentum"]
 EVENTS = ("nothing", "read", "detach", "destroy", "upload", "resume", "load", "rate", "infer")
 
 
-# After these the device has the host's buffers, which are those of replica 0.
+# After these events the device has the host's buffers, which are those of replica 0.
 UPLOADING = {"detach", "destroy", "upload", "resume", "load"}
 
 
 class PlainReplicas:
-    """A plain model that takes micro-batches in turns for several replicas, with their buffers."""
+    """A plain model that runs the micro-batches of several replicas in turn, with their buffers."""
 
     def __init__(self, model: Model, num_replicas: int) -> None:
         self.model = model
@@ -60,21 +60,21 @@ class PlainReplicas:
         return outputs
 
     def come_home(self, *, is_uploaded: bool) -> None:
-        """Gives the model the buffers of replica 0, and then all replicas the model's."""
+        """Loads the buffers of replica 0 into the model; after an upload, into all replicas."""
         self._put(0)
         if is_uploaded:
             self._buffers = [self._copied() for _ in self._buffers]
 
 
 class Training:
-    """One model that trains on virtual IPUs and its twin in plain PyTorch."""
+    """A model that trains on virtual IPUs, and its copy in plain PyTorch."""
 
     def __init__(self, case: Case, choice: random.Random) -> None:
         self.case = case
-        # In a batch norm rows that are nearly equal come far apart, by half's rounding.
+        # Float16 is skipped with batch norm, which enlarges rounding between nearly equal rows.
         is_steady = {"Branch", "BatchNorm"}.isdisjoint(case.parts)
         self.is_half = choice.random() < 0.2 and is_steady
-        # Before a batch norm a bias has no gradient but rounding, which Adam makes a step of.
+        # Before a batch norm, a bias has a gradient of mere rounding, which Adam turns into a step.
         names = PLAIN_RULES if "BatchNorm" in case.parts else list(OPTIMIZERS)
         names = ["SGD"] if self.is_half else names
         self.name = choice.choice(names)
@@ -100,7 +100,7 @@ class Training:
         self.training = poptorch.trainingModel(self.model, self.case.options(), self.optimizer)
 
     def step(self, index: int, is_streamed: bool) -> None:
-        """Does one call on both, and compares the losses."""
+        """Runs one call on both models and compares the losses."""
         batch = self.case.batch(index)
         if self.is_half:
             batch = tuple(value.half() for value in batch)
@@ -109,7 +109,7 @@ class Training:
             losses = torch.cat(results)
         else:
             losses = self.training(*batch)[1]
-        # SGD alone clips gradients that are scaled with the loss.
+        # Only SGD clips gradients that the loss scaling has multiplied.
         is_sgd = self.name in PLAIN_RULES
         limit = self.max_grad_norm / (self.loss_scaling if is_sgd else 1.0)
         expected = plain_step(self.replicas, self.reference, batch, self.case.setting, limit)
@@ -117,7 +117,7 @@ class Training:
         self.compare(losses.reshape(-1), expected, "losses")
 
     def compare(self, value: torch.Tensor, expected: torch.Tensor, what: str) -> None:
-        # Half: 11 bits, rounded at each operation in another order; float: 24 bits.
+        # Float16 has 11 bits, rounded at each operation in another order; float32 has 24.
         tolerance = 3e-2 if self.is_half else 1e-3
         torch.testing.assert_close(
             value,
@@ -134,7 +134,7 @@ class Training:
                 self.compare(values[name], expected, name)
 
     def event(self, name: str) -> None:
-        """Does to the wrapper what must change no number."""
+        """Does something to the wrapper that must change no number."""
         getattr(self, f"_{name}", lambda: None)()
         self.replicas.come_home(is_uploaded=name in UPLOADING)
 
@@ -158,7 +158,7 @@ class Training:
         self.training.setOptimizer(self.optimizer)
 
     def _resume(self) -> None:
-        """Goes on with another model and optimiser, from what the first ones saved."""
+        """Continues with another model and optimiser, from saved states of the first ones."""
         self.training.detachFromDevice()
         weights, state = self.model.state_dict(), self.optimizer.state_dict()
         self.training.destroy()
@@ -171,7 +171,7 @@ class Training:
         self.wrap()
 
     def _load(self) -> None:
-        """Goes on with what `save` wrote."""
+        """Continues from a file of `save`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "saved"
             self.training.save(path)
@@ -180,7 +180,7 @@ class Training:
         self.model, self.optimizer = self.training.model, self.training._optimizer
 
     def _infer(self) -> None:
-        """Looks at the model through a second wrapper."""
+        """Runs the model through a second wrapper."""
         if any(True for _ in self.model.buffers()):
             return
         batch = replace(self.case, iterations=1, accumulation=1, replicas=1).batch(99)
@@ -193,7 +193,7 @@ class Training:
 
 
 def check_training(seed: int) -> str:
-    """Trains the model of a seed in both ways; returns what was done, or raises."""
+    """Trains the model of a seed both ways; returns a description of the run, or raises."""
     case, choice = draw(seed, has_replica_buffers=True), random.Random(seed + 1)
     both = Training(case, choice)
     events = []
@@ -208,9 +208,9 @@ def check_training(seed: int) -> str:
 
 
 def check_noise(seed: int) -> str:
-    """Trains a model with dropout; recomputing and storing elsewhere must not change a bit."""
+    """Trains a model with dropout; recomputation and memory locations must not change a bit."""
     case = draw(seed, "Noise", "Noise", "Noise", "Noise")
-    # An accumulator that replicas share out is added up in another order, as on the machine.
+    # Sharded accumulators stay sharded, because sharding changes the order of sums.
     kept = replace(case, off_chip=(), cut=tuple({"Accumulator"} & {*case.cut}))
     results = [
         _bits(case, case.options(recompute=4)),

@@ -1,4 +1,4 @@
-"""Checks the databases and prints what passed, was refused or failed: `make test-ops`."""
+"""Checks PyTorch's databases and prints the outcomes of all cases: `make test-ops`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _run_shard(arguments: argparse.Namespace) -> None:
-    """Checks every `jobs`-th entry and writes one line of JSON an outcome."""
+    """Checks every `jobs`-th entry and writes each outcome as a line of JSON."""
     logging.getLogger("poptorch::python").setLevel(logging.ERROR)
     chosen = arguments.names or names(tuple(arguments.part))
     for name in chosen[arguments.shard :: arguments.jobs]:

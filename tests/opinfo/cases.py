@@ -1,4 +1,4 @@
-"""What PyTorch's operator and module databases ask: one `Case` a sample, as a call of tensors."""
+"""Samples of PyTorch's operator and module databases, each as a `Case`: a call of tensors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SEED = 20
 
 @dataclass
 class Case:
-    """One call: `function` of `tensors` returns anything with tensors in it.
+    """A call of `function` with `tensors`, whose result contains tensors.
 
     Attributes:
-        name: the entry in the database.
-        kind: what is compared: the results, the gradients, or also what was written to an argument.
-        tensors: the arguments that are inputs of the model.
-        options: keyword arguments that are no tensors.
-        module: what holds parameters; `function` calls it.
+        name: name of the entry in the database.
+        kind: values to compare: results, gradients, or results and a written argument.
+        tensors: arguments that are inputs of the model.
+        options: keyword arguments that are not tensors.
+        module: module with parameters that `function` calls; `None` for an operator.
     """
 
     name: str
@@ -67,8 +67,8 @@ def cases(name: str, kinds: Sequence[str] = KINDS, limit: int | None = None) -> 
 
     Args:
         name: one of `names`.
-        kinds: which to make.
-        limit: at most so many, evenly spread, of one kind and type.
+        kinds: kinds of cases to create.
+        limit: largest number of cases of one kind and dtype, evenly spread; `None` for all.
     """
     groups = [group for op in op_db if full_name(op) == name for group in _of_operator(op, kinds)]
     for info in module_db:
@@ -143,7 +143,7 @@ def _case(name: str, kind: str, dtype: torch.dtype, function: Any, sample: Any) 
 
 
 def _on_two_devices(case: Case) -> Iterator[Case]:
-    """Yields cases with the first tensor, or with all others, on the host."""
+    """Yields cases in which the first tensor, or all others, are on the host."""
     count = len(case.tensors)
     for on_host in (range(1), range(1, count)) if count > 1 else ():
 
@@ -162,7 +162,7 @@ def _on_two_devices(case: Case) -> Iterator[Case]:
 
 
 def _of_real_pairs(case: Case) -> Case:
-    """Returns a case whose inputs are pairs of real numbers in place of complex ones."""
+    """Returns a case whose inputs are pairs of real numbers in place of complex numbers."""
     is_complex = [tensor.is_complex() for tensor in case.tensors]
 
     def call(*given: torch.Tensor, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Runs one case on the virtual IPU and in eager PyTorch on the CPU, and compares."""
+"""Runs one case on the virtual IPU and in eager PyTorch on the CPU, and compares the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NARROW = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case: passed, refused, failed, or skipped since eager PyTorch refuses."""
+    """Outcome of a case: passed, refused, failed, or skipped because eager PyTorch refuses it."""
 
     name: str
     status: str
@@ -34,11 +34,11 @@ class Outcome:
 
 
 class IncomparableError(Exception):
-    """Nothing can be compared."""
+    """Raised if a case has nothing to compare."""
 
 
 class Inference(torch.nn.Module):
-    """Calls the function of a case on its inputs."""
+    """Calls the function of a case with its inputs."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Inference(torch.nn.Module):
 
 
 class Training(torch.nn.Module):
-    """Calls a case whose differentiable tensors are parameters; the loss weighs each result."""
+    """Calls a case whose differentiable tensors are parameters; the loss weights each result."""
 
     def __init__(self, case: Case, weights: list[torch.Tensor | None]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def _check(case: Case) -> tuple[str, str]:
 
 
 def _eager(case: Case) -> list[Any]:
-    """Returns what the emulation must return: results and written inputs, or gradients."""
+    """Returns the expected values: results and written inputs, or gradients."""
     if case.kind == "gradient":
         return _eager_gradients(case)
     torch.manual_seed(0)
@@ -134,20 +134,19 @@ def _eager(case: Case) -> list[Any]:
 def _is_half_convolution(case: Case) -> bool:
     """Returns whether eager PyTorch may round partial sums, as its transposed 3-D kernel does.
 
-    The exact result, rounded once, is what is asked for then.
+    The test then expects the exact result, rounded once.
     """
     is_half = all(tensor.dtype is torch.float16 for tensor in case.tensors)
     return case.name.startswith("nn.functional.conv") and case.kind == "forward" and is_half
 
 
 def _eager_out(case: Case, results: list[Any]) -> list[Any]:
-    """Returns what eager PyTorch writes to `out`, given such results.
+    """Returns the tensors that eager PyTorch writes to `out`, if `out` has the form of `results`.
 
-    It may be more than `results`, of which PyTorch's test suite takes absolute values here and
-    there.
+    They may be more than `results`, because PyTorch's test suite takes absolute values of some.
 
     Raises:
-        IncomparableError: eager PyTorch does not take them as `out`.
+        IncomparableError: eager PyTorch does not accept such tensors as `out`.
     """
     try:
         return list(_WithOut(case, results)(*(_copy(tensor) for tensor in case.tensors)))
@@ -166,7 +165,7 @@ def _emulated(case: Case, expected: list[Any]) -> list[Any]:
 
 
 class _WithOut(Inference):
-    """Gives the function tensors to write its results to."""
+    """Passes tensors to the function, to which it writes its results."""
 
     def __init__(self, case: Case, expected: list[Any]) -> None:
         super().__init__(case)

@@ -1,4 +1,4 @@
-"""Writes `docs/operators.md`: what was counted, and the table of exceptions with its reasons."""
+"""Writes `docs/operators.md`: the counts, and the table of exceptions with its reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATUSES = ("passed", "refused", "skipped", "failed")
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """Returns the page for these outcomes, which are of all entries."""
+    """Returns the page for the outcomes of all entries."""
     return "\n\n".join(["# Operators", _counts(outcomes), exceptions()]) + "\n"
 
 

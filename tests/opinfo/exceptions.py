@@ -1,8 +1,8 @@
-"""The one table of what the databases ask for and a static graph of dense tensors cannot give.
+"""Table of the samples that a static graph of dense tensors cannot support.
 
-`REFUSED` names the entries of which some samples are refused, and the words of the error that they
-must get; an entry that is not there must pass. Numbers of `RANDOM` and `UNSPECIFIED` entries cannot
-be compared; their types and shapes are.
+`REFUSED` names the entries with refused samples, and words that the error must contain; all other
+entries must pass. Numbers of `RANDOM` and `UNSPECIFIED` entries cannot be compared; their dtypes
+and shapes are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a sample is refused, what its error says, and what to use instead."""
+    """The reason for a refusal, words of its error, and the alternative."""
 
     name: str
     words: str
@@ -143,13 +143,13 @@ RANDOM = frozenset(
     }
 )
 
-# Memory that nobody has written to.
+# Entries that return uninitialised memory.
 UNSPECIFIED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
-# Internal operators of PyTorch whose `out=` form updates other arguments too, which nobody calls;
-# and results that must be float64, which no tensor on the device is.
+# Internal operators that users never call, whose `out=` form also updates other arguments; and
+# results that must be float64, which the device does not have.
 WITHOUT_OUT = frozenset(
     {
         "native_batch_norm",
@@ -160,13 +160,13 @@ WITHOUT_OUT = frozenset(
     }
 )
 
-# What differs on purpose, by the words of the difference.
+# Intended differences, with words of the message about the difference.
 DIFFERENT = {
     "bincount": Reason("as many bins as minlength says, PopTorch's rule", "has shape"),
     "_native_batch_norm_legit": Reason("results that only backward needs", "has shape"),
 }
 
-# Of these the databases have no sample, or none that eager PyTorch takes on a CPU.
+# Entries without a sample, or without one that eager PyTorch accepts on a CPU.
 NOT_ON_CPU = frozenset(
     {
         "imag",
@@ -193,26 +193,26 @@ NOT_ON_CPU = frozenset(
 
 
 def is_comparable(name: str, options: dict[str, Any], description: str) -> bool:
-    """Returns whether the numbers of a sample can be compared: they are not random."""
+    """Returns whether the numbers of a sample can be compared, because they are not random."""
     if name == "nn.functional.multi_head_attention_forward":
-        # Its probability of dropout is the only fraction among the arguments.
+        # The dropout probability is the only fraction among the arguments.
         return "0.5" not in description
     return name not in RANDOM | UNSPECIFIED and not options.get("dropout_p")
 
 
 def difference_of(name: str, message: str) -> str:
-    """Returns why the results of `name` may differ like this; "" if they may not."""
+    """Returns the reason why results of `name` may differ with this message; "" if none."""
     reason = DIFFERENT.get(name)
     return reason.name if reason and reason.words in message else ""
 
 
 def refusal_of(name: str, message: str) -> str:
-    """Returns why `name` may be refused with this message; "" if it may not."""
+    """Returns the reason why `name` may be refused with this message; "" if none."""
     reasons = REFUSED.get(name, ())
     return next((reason.name for reason in reasons if reason.words in message), "")
 
 
-# Models of the `transformers` package, by what they do with values, and what to do about it.
+# Models of the `transformers` package that read values, with the reason and the remedy.
 MODELS_THAT_READ = (
     (
         "Informer, Mixtral",

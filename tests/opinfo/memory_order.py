@@ -1,8 +1,8 @@
-"""Compares what is assumed about memory order with PyTorch's kernels: part of `make test-ops`.
+"""Compares assumptions about memory order with PyTorch's kernels: part of `make test-ops`.
 
-Each operator that the entries of PyTorch's databases come to is called with arguments that lie in
-several orders. Its result must have the strides that a captured value would have, and the operator
-that the engine calls must return the same values whatever the order.
+Each operator that the databases' entries reach is called with arguments in several memory orders.
+The result must have the strides that a captured value would have, and the operator that the engine
+calls must return the same values for every order.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from poptorch_emu.trace.result_memo import ResultMemo
 
 aten = torch.ops.aten
 
-# Operators whose strides are not compared, and why.
+# Operators whose strides are not compared, with the reason.
 STRIDES_DIFFER = {
     aten._embedding_bag.default: "results that nobody reads have other shapes",
     aten.mkldnn_rnn_layer.default: "its workspace has another shape",
     aten._ctc_loss.Tensor: "its workspace is laid out by the kernel",
 }
-# Operators whose values depend on memory order by their meaning: `passes/memory_order.py`.
+# Operators whose values depend on memory order by definition, as in `passes/memory_order.py`.
 READS_MEMORY = {
     aten.as_strided.default,
     aten.as_strided_copy.default,
@@ -42,7 +42,7 @@ READS_MEMORY = {
 }
 _MOST_ELEMENTS = 20_000
 _KINDS = ("forward", "gradient")
-# Of an argument with as many dimensions: channels last, turned round, and the last one outermost.
+# Orders of an argument's dimensions: channels last, reversed, and the last one outermost.
 _ORDERS: Mapping[str, Any] = {
     "channels last": lambda n: [0, *range(2, n), 1],
     "reversed": lambda n: range(n - 1, -1, -1),
@@ -51,7 +51,7 @@ _ORDERS: Mapping[str, Any] = {
 
 
 class Compared(TorchDispatchMode):
-    """Compares each operator that runs, once for arguments that are alike."""
+    """Compares each operator that runs, once for all arguments of equal form."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Compared(TorchDispatchMode):
             try:
                 result = func(*given[0], **given[1])
             except RuntimeError:
-                result = None  # It wants another order; what the engine calls must take it.
+                result = None  # It needs another order; the engine's operator must accept this one.
             if result is not None and func not in STRIDES_DIFFER:
                 self._compare_strides(func, given, result, order)
             if func not in READS_MEMORY:
@@ -87,7 +87,7 @@ class Compared(TorchDispatchMode):
         try:
             with mode:
                 assumed = self._memo.run(func, args, kwargs)
-        except Exception:  # What fakes cannot do is refused in a capture.
+        except Exception:  # A capture refuses operations that fakes do not support.
             return
         if _strides(assumed) != _strides(result):
             self.faults.append(
@@ -121,7 +121,7 @@ def _is_comparable(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _orders(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the arguments laid otherwise: all of them, and each by itself."""
+    """Yields the arguments in other memory orders: all of them, and each one alone."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.dim() > 1]
     groups = [places, *([place] for place in places if len(places) > 1)] if places else []
@@ -134,7 +134,7 @@ def _orders(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def in_order(value: torch.Tensor, order: list[int]) -> torch.Tensor:
-    """Returns a tensor with the same elements whose dimensions lie in another order."""
+    """Returns a tensor with the same elements whose dimensions have another memory order."""
     back = [order.index(dim) for dim in range(len(order))]
     return value.detach().permute(order).contiguous().permute(back)
 
@@ -157,7 +157,7 @@ def _shapes(given: Any) -> Any:
 
 
 def _strides(result: Any) -> list[list[int]]:
-    """Returns strides; where a dimension has one element, any will do."""
+    """Returns strides of dimensions with several elements, because others may have any stride."""
     return [
         [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1]
         for x in _tensors(result)
@@ -176,7 +176,7 @@ def _are_close(func: Any, actual: Any, expected: Any) -> bool:
 
 
 def faults_of(name: str, compared: Compared, limit: int | None = None) -> list[str]:
-    """Returns what is wrong with the operators that an entry of the databases comes to."""
+    """Returns messages about the operators that an entry of the databases reaches."""
     start = len(compared.faults)
     for case in cases(name, _KINDS, limit):
         if case.dtype is torch.float32:
@@ -196,11 +196,11 @@ def _run(case: Case, compared: Compared) -> None:
             if sums:
                 sum(sums).backward()  # type: ignore[union-attr]
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
-            pass  # PyTorch refuses it.
+            pass  # Eager PyTorch refuses the case.
 
 
 def main() -> int:
-    """Prints what is wrong with all entries, or with those that are named; returns 1 if any is."""
+    """Prints messages about all entries or the named ones; returns 1 if there are any."""
     compared, found = Compared(), defaultdict(list)
     for name in sys.argv[1:] or names():
         for fault in faults_of(name, compared):

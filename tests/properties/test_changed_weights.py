@@ -1,4 +1,4 @@
-"""Inference with prepared weights sees each change of them, however it was made, and at once."""
+"""Inference with prepared weights sees every change of the weights immediately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poptorch_emu.engine.product_kernels import Kernel, Role
 
 
 class Model(nn.Module):
-    """Layers with packed weights on two IPUs, and something prepared that is no layer."""
+    """Layers with packed weights on two IPUs, and a prepared value that is not a layer's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def options(iterations: int) -> poptorch.Options:
 
 
 class Pair:
-    """A model and its plain twin, with two inference wrappers and a trainer."""
+    """A model and its plain copy, with two inference wrappers and a trainer."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -66,14 +66,14 @@ class Pair:
         self.trainer(x, target)
 
     def change(self, model: nn.Module, number: int) -> None:
-        """Gives other weights, so small that updates do not make more of a rounding."""
+        """Sets other weights, small enough that updates do not amplify rounding."""
         generator = torch.Generator().manual_seed(number)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
 
     def load(self, which: int) -> None:
-        """Gives the model new weights by `load_state_dict`."""
+        """Sets new weights by `load_state_dict`."""
         self.num_changes += 1
         self.change(self.plain, self.num_changes)
         self.model.load_state_dict(self.plain.state_dict())
@@ -82,7 +82,7 @@ class Pair:
         self._upload(which)
 
     def write(self, which: int) -> None:
-        """Changes the weights in their place."""
+        """Changes the weights in place."""
         self.num_changes += 1
         for model in (self.plain, self.model):
             self.change(model, self.num_changes)
@@ -129,7 +129,7 @@ def test_inference_then_follows_its_weights(workers, kernel, layer, monkeypatch)
             program = pair.observers[0]._executable.program.text()
             assert program.count(layer) == 2
         finally:
-            # A failure is kept with its models, which would hold their IPUs.
+            # Frees the IPUs, because pytest keeps a failure together with its models.
             for executor in (pair.trainer, *pair.observers):
                 executor.destroy()
 

@@ -1,4 +1,4 @@
-"""Models cut at random, in any order: legal schedules, and the plain loop's numbers."""
+"""Random cuts of models, in any order, have legal schedules and the plain loop's numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH = 4
 
 
 class Cut(torch.nn.Module):
-    """A chain of layers, each on the IPU that `ipus` says."""
+    """A chain of layers, each on the IPU in `ipus`."""
 
     def __init__(self, ipus: list[int]) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_training_when_cut_into_phases_at_random_then_is_legal_and_equals_plain_
 
 
 class Web(torch.nn.Module):
-    """Layers in a random order of IPUs, each of which adds up some values made before it."""
+    """Layers in a random order of IPUs, each of which adds up some earlier values."""
 
     def __init__(self, ipus: list[int], inputs: list[set[int]]) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def test_stages_when_entered_in_any_order_then_refused_only_if_a_value_goes_back
 
 
 def assert_trains_as_plain(ipus: list[int], setting: Setting, options: poptorch.Options) -> None:
-    """Compares one call with the plain loop, and the plans with what is known."""
+    """Compares one call with the plain loop, and the plans with known facts."""
     model = Cut(ipus)
     plain = copy.deepcopy(model)
     rows = 2 * setting.num_micro_batches

@@ -1,7 +1,7 @@
 """Every element arrives once, in order and whole, however accessor and worker are delayed.
 
-A sleeper looks again after a minute here, longer than the tests may take: what wakes it is the
-other side alone, so that a lost wake-up shows.
+Here a sleeping side checks again only after a minute, longer than a test may take. Only the other
+side can wake it in time, so that a lost wake-up is detected.
 """
 
 import os
@@ -22,7 +22,7 @@ from poptorch_emu.data.ring_progress import ReaderProgress, WorkerProgress, num_
 from poptorch_emu.enums import SharingStrategy
 
 LIMIT_SECONDS = 30
-# Microseconds; most are as short as what happens between a flag and a sleep.
+# Delays in microseconds. Most are as short as the time between setting a flag and sleeping.
 DELAYS = st.sampled_from([0, 0, 1, 3, 10, 30, 100, 1000])
 few = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

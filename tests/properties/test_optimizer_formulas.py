@@ -1,4 +1,4 @@
-"""Random optimiser settings, through the whole engine, against the scalar references."""
+"""Random optimiser settings in the whole engine, compared with the scalar references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EPS = st.sampled_from([1e-8, 1e-4, 1e-2])
 def sgds(draw: st.DrawFn) -> tuple[type, dict[str, Any], Any, dict[str, Any]]:
     momentum = draw(st.sampled_from([None, 0.0, 0.5, 0.9]))
     nesterov = bool(momentum) and draw(st.booleans())
-    # torch refuses Nesterov's momentum together with dampening.
+    # PyTorch refuses Nesterov momentum together with dampening.
     dampening = 0.0 if nesterov else draw(st.sampled_from([0.0, 0.4]))
     values = {"lr": draw(_LR), "weight_decay": draw(_DECAY), "dampening": dampening}
     arguments = {**values, "momentum": momentum, "nesterov": nesterov}
@@ -45,7 +45,7 @@ def adams(draw: st.DrawFn) -> tuple[type, dict[str, Any], Any, dict[str, Any]]:
 @st.composite
 def rmsprops(draw: st.DrawFn) -> tuple[type, dict[str, Any], Any, dict[str, Any]]:
     values = {"lr": draw(_LR), "weight_decay": draw(_DECAY), "alpha": draw(st.floats(0.5, 0.99))}
-    # Centered RMSprop divides by the root of a difference that float32 may lose below this eps.
+    # Centered RMSprop divides by the root of a difference, which is imprecise for smaller eps.
     values["eps"] = draw(st.sampled_from([1e-2, 1e-1]))
     values["momentum"] = draw(st.sampled_from([0.0, 0.9]))
     centered, tensorflow = draw(st.booleans()), draw(st.booleans())
@@ -69,7 +69,7 @@ def lambs(draw: st.DrawFn) -> tuple[type, dict[str, Any], Any, dict[str, Any]]:
 def test_engine_when_settings_are_random_then_follows_the_published_formula(
     case: tuple[type, dict[str, Any], Any, dict[str, Any]], loss_scaling: float
 ) -> None:
-    """Ten updates of two weights whose gradients are the inputs."""
+    """Runs ten updates of two weights whose gradients are the inputs."""
     kind, arguments, rule, told = case
     generator = torch.Generator().manual_seed(11)
     gradients = torch.randn(10, 2, generator=generator)

@@ -1,4 +1,4 @@
-"""Invariants of options: their order does not matter, copies are equal and apart."""
+"""Properties of options: their order does not matter, and copies are equal but independent."""
 
 import copy
 import pickle
@@ -13,7 +13,7 @@ from poptorch_emu.options.freeze import freeze
 COUNTS = st.integers(1, 64)
 BOOLS = st.booleans()
 
-# Each sets something that no other one sets.
+# Setters that each set a different value.
 SETTERS = {
     "deviceIterations": COUNTS,
     "replicationFactor": COUNTS,
@@ -44,7 +44,7 @@ SETTERS = {
 
 @st.composite
 def calls(draw):
-    """Returns setter calls, each setter at most once; an output mode is always picked."""
+    """Returns setter calls, each setter at most once, always with an output mode."""
     chosen = draw(st.lists(st.sampled_from(sorted(SETTERS)), unique=True))
     names = {*chosen, "outputMode"}
     return [(name, draw(SETTERS[name])) for name in draw(st.permutations(sorted(names)))]
@@ -61,7 +61,7 @@ def options_from(setter_calls):
 
 
 def visible(options):
-    """Returns what can be compared of `options`; the progress bar has no value."""
+    """Returns the comparable values of `options`, without the progress bar."""
     flat = options.toDict()
     flat.pop("compilation_progress_bar_fn", None)
     return repr(options), flat, freeze(options, is_training=True)

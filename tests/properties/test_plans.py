@@ -1,4 +1,4 @@
-"""One truth about the machine: plans of random models with random settings agree."""
+"""All plans of random models with random settings agree with each other."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from poptorch_emu.schedule.stash import stash_depths, stash_slots
 
 @st.composite
 def stage_maps(draw):
-    """Maps of one to six stages to IPUs numbered without a gap, revisits included."""
+    """Draws maps of one to six stages to IPUs numbered without gaps, with revisits."""
     ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
     dense = sorted(set(ids))
     return tuple(dense.index(ipu) for ipu in ids)
@@ -65,7 +65,7 @@ def test_stash_when_pipelined_stays_in_its_published_bound(ipu_of_stage, num_mic
 
 @given(schedules, st.data())
 def test_link_depth_when_slots_are_played_is_the_most_in_flight(schedule, data):
-    # Any pair may have a link, such as a connection that skips stages.
+    # Any pair of stages may have a link, for example a connection that skips stages.
     stages = st.integers(0, schedule.num_stages - 1)
     first, second = sorted([data.draw(stages), data.draw(stages)])
     producer, consumer = (Kind.FORWARD, first), (Kind.FORWARD, second)
@@ -83,7 +83,7 @@ def test_link_depth_when_slots_are_played_is_the_most_in_flight(schedule, data):
 
 @given(schedules, st.randoms(use_true_random=False))
 def test_windows_when_run_as_processes_never_deadlock(schedule, random):
-    """Two windows back to back; IPUs take turns at random, slots play no part."""
+    """Runs two windows back to back; IPUs act in random order, without regard to slots."""
     depths = link_depths(schedule)
     fifos = {link: [] for link in depths}
     lists = [list(schedule.actions(ipu)) * 2 for ipu in range(schedule.num_ipus)]

@@ -1,8 +1,7 @@
-"""Executors that share parameters act like one model on one host (api.md 16.2, 16.5).
+"""Executors that share parameters behave like one model on one host (api.md 16.2, 16.5).
 
-The rules are a few lines: there is one newest value of each tensor. Training changes it; whoever
-reads or trains next sees it. `copyWeightsToDevice` gives up what its own executor has learnt since
-the host saw it last.
+Each tensor has one newest value. Training changes it, and the next read or training step sees it.
+`copyWeightsToDevice` drops the updates of its own executor since the host read the weights last.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Weight(nn.Module):
 
 
 class Step(nn.Module):
-    """Trains a weight of its own and a shared one, by -1 a call; returns the values it had."""
+    """Adds -1 to its own weight and to a shared one in each call; returns their values before."""
 
     def __init__(self, shared: Weight) -> None:
         super().__init__()
@@ -45,7 +44,8 @@ def options() -> poptorch.Options:
 
 
 class Rules:
-    """What must be seen: the newest value of each tensor, the host's, and who is ahead of it."""
+    """Expected state: each tensor's newest value, the host's value, and the executor ahead of
+    it."""
 
     def __init__(self, count: int) -> None:
         self.newest = {SHARED: 0, **dict.fromkeys(range(count), 0)}
@@ -80,7 +80,7 @@ class Rules:
 
 
 class Emulated:
-    """Trainers of models with a shared part, each with an inference wrapper, beside the rules."""
+    """Trainers of models with a shared part, each with an inference wrapper, and the rules."""
 
     def __init__(self, count: int) -> None:
         shared = Weight()
@@ -109,7 +109,7 @@ class Emulated:
         self.rules.bring()
 
     def observe(self, which: int) -> None:
-        # After a trainer's destroy() inference of its model no longer follows.
+        # After `destroy()` of a trainer, inference no longer follows its model.
         if all(type(model) is not Step for model in self.models):
             assert _values(self.observers[which](X)) == self.rules.seen(which)
             self.rules.bring()
@@ -161,7 +161,7 @@ class Emulated:
 
     def wrap(self, which: int) -> None:
         self.trainers[which] = _trainer(self.models[which])
-        self.rules.bring()  # The optimiser reads the parameters.
+        self.rules.bring()  # The optimiser reads the parameters, so they are fetched.
 
 
 def _trainer(model: nn.Module) -> poptorch.PoplarExecutor:

@@ -1,4 +1,4 @@
-"""Tables of a user: each legal order is taken, each fault is refused for its own reason."""
+"""Tables of a user: every legal order is accepted, and every fault is refused with its reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poptorch_emu.schedule.tables.own import read_table
 
 
 def places(rows: Rows, kinds: str = "FBIW") -> list[tuple[int, int]]:
-    """Returns where the actions of some kinds stand: row and position."""
+    """Returns row and position of each action of some kinds."""
     return [
         (ipu, at)
         for ipu, row in enumerate(rows)
@@ -63,7 +63,7 @@ def test_table_when_run_freely_then_nothing_begins_before_what_it_needs(rows: Ro
 
 
 def actions_at(schedule, port):
-    """Returns the action of each micro-batch, in order, that runs what is at a port."""
+    """Returns the action of each micro-batch, in order, that runs the work of a port."""
     found = [a for a in schedule.slot_of if a.kind is not Kind.UPDATE]
     found = [a for a in found if port in schedule.ports_of(a)]
     return sorted(found, key=lambda action: action.micro_batch)
@@ -71,11 +71,11 @@ def actions_at(schedule, port):
 
 @given(legal_tables(), st.randoms(use_true_random=False))
 def test_table_when_an_action_is_left_out_then_says_which(rows: Rows, rng: random.Random) -> None:
-    assume(len(places(rows, "BI")) > 1)  # With none left it is a table of inference.
+    assume(len(places(rows, "BI")) > 1)  # A table without any backward is one of inference.
     ipu, at = rng.choice(places(rows, "BIW"))
     action, rows[ipu][at] = parse_action(rows[ipu][at]), ""
     problem, *grid = refusal(rows).splitlines()
-    # Without its W, half a backward is read as papers write it; then another one may be a half.
+    # Half a backward without its `W` counts as a whole one, so another one may lack its half.
     assert re.match(f"IPU {ipu} never runs {action.stage}[BIW]{action.micro_batch}.", problem)
     assert [line[:5] for line in grid if line.endswith("<-- ERROR HERE")] == [f"IPU {ipu}"]
 

@@ -1,4 +1,4 @@
-"""What holds of every update rule, whatever the hyper-parameters, shapes and values."""
+"""Properties of every update rule, for all hyper-parameters, shapes and values."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_rule_when_hypers_are_variable_then_equals_constant(
     weight = torch.randn(size, generator=generator)
     gradients = torch.randn(4, size, generator=generator)
     if case[1].get("momentum") == 0.0:
-        case[1]["momentum"] = 0.5  # A constant 0 would leave out the velocity.
+        case[1]["momentum"] = 0.5  # With a constant 0, the rule would have no velocity.
     constant = train(case, weight, gradients)
     variable = train(case, weight, gradients, variable=True)
     for left, right in zip(constant, variable, strict=True):
-        # One rounding may differ at each of a few steps.
+        # Each of a few steps may differ by one rounding.
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 

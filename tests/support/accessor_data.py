@@ -46,7 +46,7 @@ class FailingAt(Numbers):
 
 
 class DyingAt(FailingAt):
-    """Ends its process at one index without a word."""
+    """Ends its process at one index without a message."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if index == self.index:
@@ -55,7 +55,7 @@ class DyingAt(FailingAt):
 
 
 class Logged(IterableDataset):  # type: ignore[type-arg]
-    """Yields `epoch * 100 + i`; notes each element in a file, so that loading ahead is seen."""
+    """Yields `epoch * 100 + i` and records each element in a file, which shows loading ahead."""
 
     def __init__(self, file: Path, num_elements: int) -> None:
         self.file, self.num_elements, self.epoch = file, num_elements, -1
@@ -69,7 +69,7 @@ class Logged(IterableDataset):  # type: ignore[type-arg]
 
 
 class Point:
-    """Holds tensors where only a parser finds them."""
+    """Holds tensors that only a parser finds."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor, name: str) -> None:
         self.x, self.y, self.name = x, y, name
@@ -102,7 +102,7 @@ def children() -> set[int]:
 
 
 def shared_memory_of(process: int | str = "self") -> set[str]:
-    """Returns the files of /dev/shm that a process has mapped."""
+    """Returns the files in /dev/shm that a process has mapped."""
     lines = Path(f"/proc/{process}/maps").read_text().splitlines()
     return {line.split("/dev/shm/")[1].split()[0] for line in lines if "/dev/shm/" in line}
 

@@ -1,4 +1,4 @@
-"""What each function of `emulator` returns, for one small pipeline whose names are markup."""
+"""Results of each function of `emulator`, for one small pipeline whose names contain markup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_training() -> poptorch.PoplarExecutor:
 
 @cache
 def training() -> poptorch.PoplarExecutor:
-    """Returns the pipeline, compiled."""
+    """Returns the compiled pipeline."""
     torch.manual_seed(0)
     model = make_training()
     model.compile(BATCH)
@@ -53,7 +53,7 @@ def _own_table() -> Any:
     return emulator.schedules.from_table(rows)
 
 
-# By the name of the function; each is given a folder that is empty.
+# Call of each function by its name; each receives an empty folder.
 VALUES: dict[str, Callable[[Path], Any]] = {
     "schedule": lambda _: emulator.schedule(training()),
     "memory": lambda _: emulator.memory(training()),
@@ -79,7 +79,7 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "schedules": lambda _: emulator.schedules.zero_bubble_v(),
     "export_pipeline": lambda _: emulator.export_pipeline(training()),
 }
-# What returns nothing, PyTorch's own objects, or results of the model; types; and modules.
+# Names that return nothing, PyTorch's objects, or results of the model; types; and modules.
 OTHERS = {
     "HostWork", "SchedulePlan", "TimePlan", "Verdict", "course", "install", "register_custom_op",
     "set_latencies", "set_recomputation", "set_schedule", "set_value_guards", "show", "stream",

@@ -1,4 +1,4 @@
-"""Models of one weight, and words for the tests of the executor."""
+"""Models of one weight, and helpers for the tests of the executor."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def training(model: nn.Module, lr: float = 0.5) -> poptorch.PoplarExecutor:
 
 
 def host_value(tensor: torch.Tensor) -> float:
-    """Returns what the host's memory holds, without the synchronisation that reading brings."""
+    """Returns the value in the host's memory, without the synchronisation of an ordinary read."""
     with torch._C.DisableTorchFunctionSubclass():
         return torch.Tensor.item(torch.Tensor.detach(tensor))

@@ -24,7 +24,7 @@ from poptorch_emu import emulator
 
 NUM_MICRO_BATCHES = 8
 NUM_UPDATES = 2
-# Tables that PyTorch has no class for.
+# Tables for which PyTorch has no class.
 OWN_SCHEDULES = {
     "late weights": emulator.schedules.from_table(
         [
@@ -62,7 +62,7 @@ class Family:
         num_replicas: int = 1,
         is_mean: bool = True,
     ) -> Any:
-        """Returns a new model, always with the same weights, ready to be compiled or called."""
+        """Returns a new model with fixed initial weights, ready to be compiled or called."""
         torch.manual_seed(5)
         model = self.make(num_ipus)
         options = poptorch.Options()
@@ -79,7 +79,7 @@ class Family:
         return poptorch.trainingModel(model, options, made)
 
     def batches(self, num_replicas: int = 1) -> list[Batch]:
-        """Returns the data of all updates, always the same."""
+        """Returns the data of all updates, the same in every call."""
         torch.manual_seed(6)
         return [self.batch(2 * NUM_MICRO_BATCHES * num_replicas) for _ in range(NUM_UPDATES)]
 
@@ -100,7 +100,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adam": ("Adam", {"lr": 0.01}),
     "AdamW": ("AdamW", {"lr": 0.01}),
     "clipped": ("AdamW", {"lr": 0.01, "max_grad_norm": 0.05}),
-    # What torch.optim does not have, or has in another form.
+    # Rules that `torch.optim` lacks, or defines differently.
     "LAMB": ("LAMB", {"lr": 0.01}),
     "LAMB without bias correction": ("LAMB", {"lr": 0.01, "bias_correction": False}),
     "damped": ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}),
@@ -125,10 +125,10 @@ def make_optimizer(
 
 @dataclass(frozen=True)
 class Case:
-    """One training: a model, on so many stages, by a schedule.
+    """A training run: a model, a number of stages, and a schedule.
 
     Attributes:
-        optimizer: of `OPTIMIZERS`; by default the family's.
+        optimizer: name in `OPTIMIZERS`; by default the family's.
         is_wrapped: whether `DistributedDataParallel` sums over the replicas.
         is_mean: whether gradients are averaged.
     """
@@ -143,7 +143,7 @@ class Case:
     is_mean: bool = True
 
     def __str__(self) -> str:
-        """Returns what differs from a grouped pipeline of the family, for the names of tests."""
+        """Returns the differences to a grouped pipeline of the family, for the names of tests."""
         parts = [self.family, self.num_stages, self.kind, self.order, self.optimizer]
         parts += [f"{self.num_replicas} replicas"] * (self.num_replicas > 1)
         parts += ["wrapped"] * self.is_wrapped + ["sum"] * (not self.is_mean)
@@ -174,17 +174,17 @@ def train_on_emulator(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]
 
 
 def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Returns what a stage saves of a model: each weight under its first name."""
+    """Returns the tensors that a stage saves of a model: each weight under its first name."""
     names = model.state_dict().keys()
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {key: value.detach() for key, value in named.items() if key in names}
 
 
 def train_plain(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Returns the same of a plain loop of PyTorch, whose modules ignore the annotations.
+    """Returns losses and weights of a plain loop of PyTorch, where annotations have no effect.
 
-    Stages and replicas sum over micro-batches before they sum over each other: so each use of a
-    shared weight is a weight of its own here, and each replica a loop.
+    Stages and replicas sum over micro-batches before they sum over each other. Therefore each use
+    of a shared weight has its own copy here, and each replica its own loop.
     """
     family = FAMILIES[case.family]
     torch.manual_seed(5)
@@ -228,7 +228,7 @@ def _num_parts(case: Case) -> int:
 
 
 def _untie(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """Gives each later place of a shared weight a copy; returns owners and copies in order."""
+    """Gives each later use of a shared weight a copy; returns owners and copies in order."""
     seen: dict[nn.Parameter, nn.Parameter] = {}
     copies = []
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
@@ -242,7 +242,7 @@ def _untie(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
 
 
 def train_exported(case: Case, device: str = "cpu") -> dict[str, Any]:
-    """Trains this process's stages; returns losses, weights and what was sent."""
+    """Trains this process's stages; returns losses, weights and the values that were sent."""
     executor, batches = case.executor(), case.batches()
     executor.compile(*batches[0])
     pipeline = emulator.export_pipeline(executor)
@@ -291,16 +291,16 @@ def run_in_processes(
     *,
     is_group: bool = True,
 ) -> list[Any]:
-    """Returns what `work(*arguments)` returns in each of several processes.
+    """Returns the results of `work(*arguments)` in each of several processes.
 
-    They have the variables of torchrun.
+    The processes have the variables of torchrun.
 
     Args:
-        num_processes: how many.
-        work: a function that they can import.
-        arguments: what it is given.
-        folder: for what it returns.
-        is_group: whether they are a group with Gloo already.
+        num_processes: number of processes.
+        work: function that the processes can import.
+        arguments: arguments of `work`.
+        folder: folder for the results.
+        is_group: whether the processes form a group with Gloo before `work` runs.
     """
     folder = Path(tempfile.mkdtemp(dir=folder))
     (folder / "work").write_bytes(pickle.dumps((sys.path, pickle.dumps((work, arguments)))))
@@ -320,13 +320,13 @@ def run_in_processes(
 
 
 def free_port() -> int:
-    """Returns a port of this machine that nobody uses."""
+    """Returns an unused port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-# The path comes first: what is to be done is found by it.
+# The pickled path is loaded first, because the function is imported from it.
 _PROGRAM = """
 import pathlib, pickle, sys
 folder, is_group = pathlib.Path(sys.argv[1]), sys.argv[2] == "True"
@@ -340,7 +340,7 @@ do_in_process(folder, is_group, *pickle.loads(pickled))
 def do_in_process(
     folder: Path, is_group: bool, work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    """Saves what `work(*arguments)` returns as this process's result."""
+    """Saves the result of `work(*arguments)` as this process's result."""
     torch.set_num_threads(1)
     file = folder / f"result_{os.environ['RANK']}.pt"
     if is_group:

@@ -1,4 +1,4 @@
-"""Networks over any number of IPUs, for exported pipelines: what stages hand on to each other."""
+"""Networks over any number of IPUs that stress the values between stages of exported pipelines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Convolutions and a group norm; the mask is an integer that travels."""
+    """Convolutions and a group norm; an integer mask passes through the stages."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class Cnn(nn.Module):
 class Transformer(nn.Module):
     """Token and position embeddings, then a block of attention on each IPU.
 
-    The blocks have no biases: one of keys has no effect, and Adam makes steps of full length of the
-    rounding that its gradient is.
+    The blocks have no biases: the bias of the keys has no effect, so its gradient is mere rounding,
+    which Adam would turn into full steps.
     """
 
     def __init__(self, num_ipus: int) -> None:
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
 
 
 class Tied(nn.Module):
-    """Its embedding is the last layer's weight, too, and a bias is read on each IPU."""
+    """A network whose embedding is also the last layer's weight, with a bias read on each IPU."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Tied(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Attention with rotary tables and a mask, all made on the first IPU and used on each."""
+    """Attention with rotary tables and a mask, all created on the first IPU and used on each."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def _turned(value: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> t
 
 
 class UNet(nn.Module):
-    """Each layer on the way up takes what the one of its size on the way down made."""
+    """A network in which each layer on the way up reads the result of its size on the way down."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class UNet(nn.Module):
 
 
 class Biased(nn.Module):
-    """What weights alone make on an IPU is read there and on the next; layers are used twice."""
+    """Values of weights alone are read on their IPU and on the next one; layers are used twice."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Models of the `transformers` package for exported pipelines, a layer of them on each IPU.
+"""Models of the `transformers` package for exported pipelines, with one layer on each IPU.
 
-Processes that import this module know them as families of `exported_models`.
+Importing this module registers them as families of `exported_models`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _T5 = {
 }
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
-# Class of the config and of the model, sizes, and where the layers are.
+# Classes of the config and of the model, sizes, and paths of the layers.
 _MODELS: dict[str, tuple[str, str, dict[str, Any], Sequence[str]]] = {
     # Rotary tables, a causal mask with padding, and a shared embedding.
     "llama": (
@@ -50,7 +50,7 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any], Sequence[str]]] = {
         {**_STACK, **_NO_DROPOUT},
         ["bert.encoder.layer"],
     ),
-    # A table of relative positions and the encoder's result go to several stages, with gradients.
+    # Several stages read the table of relative positions and the encoder's result, with gradients.
     "t5": (
         "T5Config",
         "T5ForConditionalGeneration",
@@ -61,7 +61,7 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any], Sequence[str]]] = {
 
 
 class _Wrapped(nn.Module):
-    """Takes tensors by position, and returns the loss alone."""
+    """Passes tensors by position, and returns only the loss."""
 
     def __init__(self, name: str, num_ipus: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Trains in several processes, of which the last goes wrong in the way of the first argument.
+"""Trains in several processes, of which the last fails in the way that the first argument names.
 
-Each process that gets an `Error` writes what it saw to `saw_<index>.json`, and that a model that
-trains with nobody goes on.
+Each process that receives an `Error` writes its text to `saw_<index>.json`, and whether a model
+without other processes still trains.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from poptorch_emu.companions import popdist
 from poptorch_emu.companions.popdist import poptorch as popdist_poptorch
 
 NUM_CALLS = 30
-NUM_LINGERING = 20  # Micro-batches of a window, of which the link goes down in the fifth.
+NUM_LINGERING = 20  # Number of slow micro-batches in a window; the link fails in the fifth.
 
 
 def cut_in_window(interface: str, fault: Path) -> None:
-    """Takes a network interface down in the midst of the window that comes."""
+    """Takes a network interface down in the middle of the next window."""
     lock, left = threading.Lock(), [5]
 
     def count() -> None:
@@ -41,7 +41,7 @@ def cut_in_window(interface: str, fault: Path) -> None:
 
 
 def kill_in_window(fault: Path) -> None:
-    """Ends this process in the midst of the window that comes, before it meets the others there."""
+    """Ends this process in the middle of the next window, before it exchanges with the others."""
 
     def kill() -> None:
         fault.write_text(str(time.time()))

@@ -33,7 +33,7 @@ def quiet_options(**settings: int) -> poptorch.Options:
 
 
 def infer(function: Callable[..., Any], *inputs: torch.Tensor, **settings: int) -> Any:
-    """Returns what `function(model, *inputs)` returns on virtual IPUs."""
+    """Returns the result of `function(model, *inputs)` on virtual IPUs."""
     options = quiet_options(**settings)
     return poptorch.inferenceModel(FunctionModel(function), options)(*inputs)
 

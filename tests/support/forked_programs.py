@@ -1,10 +1,10 @@
 """Runs programs in processes forked from one that has loaded PyTorch and this package.
 
-To load them takes seconds, which most programs of the tests spend on nothing else. A program that
-is about the import of the package, or the environment then, is forked from a process that has
-loaded PyTorch alone. One that is about a fresh interpreter needs one of its own. A program ends
-without Python taking itself down, which would take ten times as long as all else: what is about
-that asks for it by the variables `FINALIZED`.
+Loading both takes seconds, which most test programs do not need to spend. A program that tests the
+import of the package, or the environment at that time, is forked from a process that has loaded
+PyTorch only. A program that tests a fresh interpreter needs its own. Programs end without
+finalising Python, which would take ten times as long as everything else. Tests of finalisation
+request it by the variables `FINALIZED`.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from typing import IO
 from support.program_server import FINALIZES
 
 ROOT = Path(__file__).parents[2]
-# Of a program that loads the package itself, what is loaded before.
+# Value of `loaded` for a program that imports the package itself.
 PYTORCH = "torch"
-# What is read when a module is loaded, which is before a program is known.
+# Variables that are read when a module is loaded, which is before a program's variables are set.
 _READ_AT_IMPORT = {
     PYTORCH: {"OMP_NUM_THREADS"},
     "poptorch_emu": {"POPTORCH_LOG_LEVEL", "POPTORCH_LOG_DEST", "OMP_NUM_THREADS"},
 }
-# Of a program that loads the package itself, what a process that has loaded it has set.
+# Variables that an import of the package sets; a program that imports it must not inherit them.
 _SET_BY_IMPORT = {"RDMAV_FORK_SAFE"}
-# Has Python take itself down at the end of a program, and of those that this one starts.
+# Variables that make Python finalise at the end of a program and of programs that it starts.
 FINALIZED = {FINALIZES: "1"}
 
 
 def python_path() -> str:
-    """Returns where modules are found: first where this process was told, then in the sources."""
+    """Returns the search path of modules: first this process's PYTHONPATH, then the sources."""
     inherited = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*([inherited] if inherited else []), str(ROOT), str(ROOT / "tests")])
 
 
-# In a forked program, what to start in place of an interpreter that loads the package. It begins
-# with no name of Python, in which `poprun` would see the interpreter of the program.
+# Command for a forked program to start another Python program, without loading the package again.
+# Its first word is not a name of Python, because `poprun` would add its runner to such a command.
 FORKED_PYTHON = ("env", sys.executable, "-IS", str(Path(__file__).with_name("forked_python.py")))
 
-# As `poprun` runs what is of Python.
+# Command with the runner, which `poprun` would add to a Python program.
 FORKED_RUNNER = (*FORKED_PYTHON, "-m", "poptorch_emu")
 
 
 class ForkedProgram:
-    """A program that runs, with the methods of `subprocess.Popen` that tests need."""
+    """A running program, with the methods of `subprocess.Popen` that tests need."""
 
     def __init__(
         self,
@@ -68,16 +68,17 @@ class ForkedProgram:
         errors: int | None = None,
         leads_session: bool = False,
     ) -> None:
-        """Starts it.
+        """Starts the program.
 
         Args:
-            arguments: of Python: a script, `-m` and a module or `-c` and code, and what that gets.
-            variables: that its environment has beside those of this process.
-            folder: that the program works in.
-            loaded: the module that is loaded already: the package, or `PYTORCH`.
-            merges_errors: whether its errors go where its output goes.
-            errors: a file that they go to, by its descriptor, such as a terminal.
-            leads_session: whether it begins a session, and so a process group, of its own.
+            arguments: arguments of Python: a script, `-m` and a module or `-c` and code, and the
+                program's own arguments.
+            variables: environment variables beside those of this process.
+            folder: working directory of the program.
+            loaded: module that is already loaded: the package, or `PYTORCH`.
+            merges_errors: whether stderr is written to the same file as stdout.
+            errors: descriptor of a file for stderr, such as a terminal.
+            leads_session: whether the program starts a session and process group of its own.
         """
         for name in _READ_AT_IMPORT[loaded].intersection(variables or ()):
             raise ValueError(f"{name} is read by an import that a forked program does not do.")
@@ -100,7 +101,7 @@ class ForkedProgram:
         self.pid = int(self._told())
 
     def _told(self) -> str:
-        """Returns the next line that the server tells; it tells the process id and the status."""
+        """Returns the server's next line, which is the process id and later the status."""
         line = b""
         while not line.endswith(b"\n"):
             more = self._status.recv(1)
@@ -110,13 +111,13 @@ class ForkedProgram:
         return line.decode()
 
     def poll(self) -> int | None:
-        """Returns the status, `None` while the program runs."""
+        """Returns the status; `None` while the program runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Returns the status when the program has ended."""
+        """Waits until the program has ended, and returns the status."""
         if self.returncode is None:
             with selectors.DefaultSelector() as waiting:
                 waiting.register(self._status, selectors.EVENT_READ)
@@ -132,19 +133,19 @@ class ForkedProgram:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends the program, what is stopped too."""
+        """Ends the program, even if it is stopped."""
         self.send_signal(signal.SIGKILL)
 
     def output(self) -> str:
-        """Returns what it has put out so far."""
+        """Returns the output so far."""
         return _text(self.stdout)
 
     def errors(self) -> str:
-        """Returns what is on its stderr so far, if that has a file of its own."""
+        """Returns the text on stderr so far, if stderr has its own file."""
         return _text(self.stderr) if self.stderr else ""
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Returns all output and errors when the program has ended."""
+        """Waits until the program has ended, and returns all output and errors."""
         self.wait(timeout)
         return self.output(), self.errors()
 
@@ -157,7 +158,7 @@ def run_forked(
     loaded: str = "poptorch_emu",
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, which comes after `timeout` seconds at the latest."""
+    """Runs a program to its end, for at most `timeout` seconds."""
     program = ForkedProgram(arguments, variables, folder, loaded=loaded)
     try:
         output, errors = program.communicate(timeout)
@@ -167,7 +168,7 @@ def run_forked(
 
 
 def end(programs: Sequence[ForkedProgram | subprocess.Popen[str]]) -> None:
-    """Ends what still runs, what is stopped too."""
+    """Ends all programs that still run, even if they are stopped."""
     for program in programs:
         if program.poll() is None:
             program.kill()
@@ -178,7 +179,7 @@ def end(programs: Sequence[ForkedProgram | subprocess.Popen[str]]) -> None:
 
 
 def _text(file: IO[str]) -> str:
-    """Returns what is in a file, without a move of the place where its writers go on."""
+    """Returns the contents of a file without moving the position at which others write."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode()
 
@@ -187,15 +188,15 @@ def _environment(loaded: str) -> dict[str, str]:
     gone = _READ_AT_IMPORT["poptorch_emu"] | (_SET_BY_IMPORT if loaded == PYTORCH else set())
     inherited = {name: text for name, text in os.environ.items() if name not in gone}
     own = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
-    # In the abstract namespace, so that nothing is left of it.
+    # In the abstract namespace, so that no file is left behind.
     return {**inherited, **own, "FORKING_SERVER": f"forked programs {os.getpid()} {loaded}"}
 
 
 @functools.cache
 def _server(loaded: str) -> socket.socket:
-    """Starts the process that forks programs, which ends with this one; returns the way to it."""
+    """Starts the process that forks programs and ends with this one; returns the socket to it."""
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # Optimisers of PyTorch load its compiler, and so do operations that are not common.
+    # The compiler is loaded in advance, because optimisers and rare operations load it.
     modules = [loaded] if loaded == PYTORCH else [loaded, "torch._dynamo"]
     with theirs:
         process = subprocess.Popen(

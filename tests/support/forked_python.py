@@ -1,7 +1,8 @@
-"""Stands for an interpreter where a program starts others: the server forks a process for it.
+"""Replaces the interpreter if a program starts others: the server forks a process instead.
 
-`python -IS forked_python.py ARGUMENTS`, in a program of `forked_programs` and what that starts. It
-needs no module that takes long to load.
+Usage: `python -IS forked_python.py ARGUMENTS`, in a program of `forked_programs` and in programs
+    that
+it starts. It needs no module that takes long to load.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 
 
 def main() -> None:
-    """Ends as the program does, and the program ends with this."""
+    """Ends with the program's status; if this process is ended, the program is, too."""
     requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     requests.connect("\0" + os.environ["FORKING_SERVER"])
     told, theirs = socket.socketpair()

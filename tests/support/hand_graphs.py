@@ -1,4 +1,4 @@
-"""Graphs built by hand, and PyTorch's own interpreter to say what they compute."""
+"""Graphs built by hand, and PyTorch's own interpreter to compute their results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RNG = torch.tensor([7, 3, 1, 0])
 
 
 class HandGraph:
-    """Adds nodes to `graph`; their types are found by running them on tensors without data.
+    """Adds nodes to `graph`; runs them on tensors without data to find dtypes and shapes.
 
     Attributes:
-        record: what the next operations carry.
+        record: record of the operations that are added next.
     """
 
     def __init__(self, fake_mode: FakeTensorMode | None = None) -> None:
@@ -59,7 +59,7 @@ class HandGraph:
         return self.graph.add_operation(target, args, kwargs, value, self.record)
 
     def end(self, *outputs: fx.Node, **others: Mapping[str, fx.Node]) -> Graph:
-        """Ends the graph: outputs by number, then by name those of `gradient=`, `variable=`..."""
+        """Ends the graph: outputs by number, then by name those of `gradient=`, `variable=`, ..."""
         results = [(Sink(SinkKind.OUTPUT, str(i)), node) for i, node in enumerate(outputs)]
         for kind, named in others.items():
             results += [(Sink(SinkKind(kind), name), node) for name, node in named.items()]
@@ -68,10 +68,10 @@ class HandGraph:
 
 
 def computed(graph: Graph, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns what each sink gets, by its text, from the sources by theirs (`input 0`).
+    """Returns the value of each sink by its text, from values of sources by theirs (`input 0`).
 
-    It is run by PyTorch's interpreter of `torch.fx`, by the kernels for the CPU. Tensors that are
-    given stay as they are.
+    PyTorch's interpreter of `torch.fx` runs the kernels for the CPU. The given tensors stay
+    unchanged.
     """
     values = []
     for node in graph.sources:

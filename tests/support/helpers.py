@@ -1,4 +1,4 @@
-"""Comparing an emulated training run with the plain PyTorch loop that does the same."""
+"""Comparison of an emulated training run with the equivalent plain PyTorch loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Batch = tuple[torch.Tensor, ...]
 
 @dataclass
 class Setting:
-    """One way to run: strategy, accumulation and device iterations."""
+    """A way to run a model: strategy, accumulation and device iterations."""
 
     strategy: str = "pipelined"
     accumulation: int = 1
@@ -48,8 +48,8 @@ class Setting:
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     """Compares values of the engine with PyTorch's, within the rounding of a few updates.
 
-    Their bits differ on some processors: the engine adds products to sums inside of its own kernels
-    or of a library's, autograd adds them afterwards.
+    Their bits differ on some processors, because the engine adds products to sums inside a kernel,
+    and autograd adds them afterwards.
     """
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, msg=lambda m: f"{name}: {m}")
 
@@ -61,11 +61,11 @@ def plain_step(
     setting: Setting,
     max_grad_norm: float = math.inf,
 ) -> torch.Tensor:
-    """Does what one call of a training model does, and returns the losses of all micro-batches.
+    """Runs the equivalent of one call of a training model; returns the losses of micro-batches.
 
-    Micro-batches are consumed step-major with the replica innermost; gradients are averaged over
-    accumulation and replicas, then clipped by their global norm; there is one update for each
-    device iteration.
+    Micro-batches are consumed step-major with the replica innermost. Gradients are averaged over
+    accumulation and replicas, then clipped by their global norm, with one update for each device
+    iteration.
     """
     rows = batch[0].size(0) // setting.num_micro_batches
     pieces = [tensor.split(rows) for tensor in batch]
@@ -98,8 +98,8 @@ def assert_same_training(
 ) -> None:
     """Trains a copy of `model` on virtual IPUs and another in plain PyTorch; both must agree.
 
-    The model returns (output, loss). Compared are the losses of every call, and all parameters and
-    floating-point buffers at the end.
+    The model returns (output, loss). The test compares the losses of every call, and all parameters
+    and floating-point buffers at the end.
     """
     if make_optimizer is None:
 
@@ -130,7 +130,7 @@ def assert_same_training(
 def assert_same_bits_for_any_workers(
     monkeypatch: pytest.MonkeyPatch, setting: Setting, options: poptorch.Options
 ) -> None:
-    """Trains the same clipped model by one worker thread and by four; both give the same bits."""
+    """Trains the same clipped model with one worker thread and with four; bits must be equal."""
     model = FAMILIES["mlp"].make(4)
     batch = FAMILIES["mlp"].batch(2 * setting.num_micro_batches)
     states = []

@@ -1,4 +1,4 @@
-"""Ways to run a model of inference that change no bit: blocks, places and replicas."""
+"""Ways to run inference that change no bit of a result: blocks, locations and replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Change = Callable[[poptorch.Options], object]
 
 
 def unchanged(options: poptorch.Options) -> None:
-    """Leaves the options as they are."""
+    """Leaves the options unchanged."""
 
 
 def sharded(options: poptorch.Options) -> None:
@@ -33,7 +33,7 @@ def two_replicas(options: poptorch.Options) -> None:
 
 
 def through_blocks(steps: Iterable[Callable[[Any], Any]], cuts: tuple[int, ...], value: Any) -> Any:
-    """Returns what the steps make of a value; each index in `cuts` begins another IPU."""
+    """Returns the result of applying `steps`; each index in `cuts` begins another IPU."""
     ipu = 0
     for index, step in enumerate(steps):
         ipu += index in cuts
@@ -48,13 +48,13 @@ def plain_and_other(
     change: Change,
     x: torch.Tensor,
 ) -> Iterator[tuple[poptorch.PoplarExecutor, torch.Tensor]]:
-    """Yields an executor and what it returns: on one IPU, then with cuts and other options.
+    """Yields an executor and its result: on one IPU, then with cuts and other options.
 
     Args:
-        staged: makes the model, with blocks that begin before some of its steps.
-        cuts: before which steps.
-        change: of the options.
-        x: eight micro-batches.
+        staged: function that creates the model, with blocks that begin before some of its steps.
+        cuts: indices of the steps before which a block begins.
+        change: function that changes the options.
+        x: input of eight micro-batches.
     """
     for model_cuts, model_change in (((), unchanged), (cuts, change)):
         options = poptorch.Options()

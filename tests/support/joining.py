@@ -1,4 +1,4 @@
-"""Compilations that join as many micro-batches as a test says, or none."""
+"""Compilations that join a fixed number of micro-batches, or none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poptorch_emu.engine.rewrites import joined_batches
 
 
 def join(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Has so many micro-batches joined where that is possible, whether it pays or not; 1: none."""
+    """Makes compilations join `count` micro-batches if possible, even at a loss; 1 joins none."""
     if count == 1:
         leave_out(monkeypatch, joined_batches.join_micro_batches)
         return

@@ -18,7 +18,7 @@ SCOPE = ipu.ipu_strategy.IPUStrategy().scope
 
 
 def use_ipus(count: int | None = 1) -> None:
-    """Configures so many IPUs for the process."""
+    """Configures `count` IPUs for the process."""
     config = ipu.config.IPUConfig()
     config.auto_select_ipus = count
     config.configure_ipu_system()
@@ -77,7 +77,7 @@ def attention() -> keras.Model:
 
 
 class OfItsOwnClass(keras.Model):
-    """A model with a `call` of its own, which adds a loss."""
+    """A model with its own `call`, which adds a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def of_its_own_class() -> keras.Model:
     return OfItsOwnClass()
 
 
-# Makes a model, and the shape of one sample.
+# Function that creates each model, and the shape of one sample.
 MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...]]] = {
     "mlp": (mlp, (12,)),
     "convolutional": (convolutional, (8, 8, 1)),
@@ -106,7 +106,7 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...]]] = {
 
 
 def data(shape: tuple[int, ...] = (12,), rows: int = ROWS) -> tuple[Array, Array]:
-    """Returns random samples and labels out of 3; tokens for the model of attention."""
+    """Returns random samples and labels of 3 classes; tokens for the model with attention."""
     generator = np.random.default_rng(0)
     labels = generator.integers(3, size=rows)
     if shape == (6,):
@@ -119,7 +119,7 @@ def cross_entropy() -> keras.losses.Loss:
 
 
 def compiled(model: keras.Model, optimizer=None, loss=None, **settings) -> keras.Model:
-    """Compiles for Keras: SGD with learning rate 0.1, and accuracy as metric, by default."""
+    """Compiles for Keras, by default with SGD, learning rate 0.1, and accuracy as metric."""
     settings.setdefault("metrics", ["accuracy"])
     model.compile(
         keras.optimizers.SGD(0.1) if optimizer is None else optimizer,
@@ -130,6 +130,6 @@ def compiled(model: keras.Model, optimizer=None, loss=None, **settings) -> keras
 
 
 def largest_difference(one: keras.Model, other: keras.Model) -> float:
-    """Returns the largest difference of all weights."""
+    """Returns the largest difference between two models' weights."""
     pairs = zip(one.get_weights(), other.get_weights(), strict=True)
     return max(float(np.abs(a - b).max()) for a, b in pairs)

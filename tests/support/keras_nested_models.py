@@ -1,4 +1,4 @@
-"""Keras models with models inside of them, and an eager loop that adds gradients up."""
+"""Keras models with models inside them, and an eager loop that accumulates gradients."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from support import keras_models as models
 
 
 class InTraining(layers.Layer):
-    """Doubles in training only: like dropout, without its chance."""
+    """Doubles its input in training only, as a deterministic substitute for dropout."""
 
     def call(self, x: Any, training: bool = False) -> Any:
         return x * 2.0 if training else x
 
 
 class Block(keras.Model):
-    """A model with a `call` of its own, for which training is its layers' business."""
+    """A model with its own `call`, which leaves `training` to its layers."""
 
     def __init__(self, width: int, name: str, stages: Any = None) -> None:
         super().__init__(name=name)
@@ -42,7 +42,7 @@ def dense(name: str, width: int = 12) -> layers.Layer:
 
 
 def functional(name: str = "inner", *names: str) -> keras.Model:
-    """Two layers, or as many as there are names."""
+    """Returns a model with two layers, or with a layer for each name."""
     inputs = hidden = keras.Input((12,))
     for each in names or ("a", "b"):
         hidden = dense(each)(hidden)
@@ -56,7 +56,7 @@ def sequential(name: str = "chain", *names: str) -> keras.Model:
 
 
 def two_outputs() -> keras.Model:
-    """Two inputs and two outputs; the second output is known before the first."""
+    """Returns a model with two inputs and two outputs; it computes the second output first."""
     left, right = keras.Input((12,), name="left"), keras.Input((12,), name="right")
     early = dense("early")(left)
     late = dense("late")(layers.Add(name="sum")([early, right]))
@@ -124,7 +124,7 @@ def _deep() -> keras.Model:
 
 
 class MaskKeeping(keras.Model):
-    """Its result has the mask of what it is given, though its operations know none."""
+    """A model that gives its result the mask of its input, although its operations have none."""
 
     def __init__(self) -> None:
         super().__init__(name="keeping")
@@ -136,7 +136,7 @@ class MaskKeeping(keras.Model):
 
 
 class MaskReading(keras.Model):
-    """Its layer finds the mask at what the model is given."""
+    """A model whose layer reads the mask of the model's input."""
 
     def __init__(self) -> None:
         super().__init__(name="reading")
@@ -147,7 +147,7 @@ class MaskReading(keras.Model):
 
 
 def masked() -> keras.Model:
-    """Tokens whose mask goes through a model inside, and into two others."""
+    """Returns a model in which the mask of tokens passes through a model and into two others."""
     keras.utils.set_random_seed(1)
     tokens = keras.Input((6,), dtype="int32")
     hidden = layers.Embedding(20, 12, mask_zero=True, name="tokens")(tokens)
@@ -160,7 +160,7 @@ def masked() -> keras.Model:
 
 
 class Network(keras.Model):
-    """A model of a class of its own with others inside."""
+    """A subclassed model with others inside."""
 
     def __init__(self) -> None:
         super().__init__(name="network")
@@ -172,7 +172,7 @@ class Network(keras.Model):
 
 
 class WithoutMode(keras.Model):
-    """It takes no `training`, but a call inside of it is told."""
+    """A model whose `call` has no `training`, although an inner call receives it."""
 
     def __init__(self) -> None:
         super().__init__(name="network")
@@ -191,7 +191,7 @@ def _built(model: keras.Model) -> keras.Model:
     return model
 
 
-# Makes a model, and the stages of its entries: of a model inside, a list.
+# Function that creates each model, and stages of its entries; a list for an inner model.
 NESTED: dict[str, tuple[Callable[[], keras.Model], list[Any]]] = {
     "functional in functional": (lambda: _outer(functional()), [[0, 1], 1]),
     "sequential in functional": (lambda: _outer(sequential()), [[0, 1], 2]),
@@ -214,7 +214,7 @@ def made(name: str) -> keras.Model:
 
 
 def give(entries: list[Any], stages: list[Any]) -> None:
-    """Gives entries their stages."""
+    """Sets the stages of entries."""
     for entry, stage in zip(entries, stages, strict=True):
         if isinstance(stage, list):
             give(entry.pipeline_stage_assignments, stage)
@@ -223,7 +223,7 @@ def give(entries: list[Any], stages: list[Any]) -> None:
 
 
 def said_by(entries: list[Any]) -> list[Any]:
-    """Returns the stages of entries, as `give` takes them."""
+    """Returns the stages of entries in the form that `give` takes."""
     return [
         said_by(each.pipeline_stage_assignments)
         if hasattr(each, "nested_model")
@@ -245,7 +245,7 @@ def leaves_of(entries: list[Any]) -> list[Any]:
 def trained_by_hand(
     model: keras.Model, batch_size: int, window: int, shape: tuple[int, ...] = (12,)
 ) -> list[float]:
-    """Trains by SGD in a plain loop; an update takes the mean gradient of `window` batches."""
+    """Trains by SGD in a plain loop; an update uses the mean gradient of `window` batches."""
     x, labels = models.data(shape)
     optimizer, loss_of = keras.optimizers.SGD(0.1), models.cross_entropy()
     variables, losses = model.trainable_variables, []

@@ -1,4 +1,4 @@
-"""Keras models on IPUs that are asked for what IPUs refuse."""
+"""Keras models on IPUs with settings that IPUs refuse."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def on_ipus(make: Callable[[], keras.Model] = models.mlp) -> keras.Model:
 
 
 def fit(model: keras.Model, rows: int = models.ROWS, batch_size: int = 4, **settings: Any) -> Any:
-    """Trains it for an epoch; `settings` are those of `compile`."""
+    """Trains the model for an epoch; `settings` are those of `compile`."""
     models.compiled(model, **settings)
     x, labels = models.data(rows=rows)
     return model.fit(x, labels, batch_size=batch_size, shuffle=False, verbose=0)
 
 
 def refuses(message: str, kind: type[Exception] = ValueError) -> Any:
-    """Expects an error with this pattern."""
+    """Expects an error whose message matches a pattern."""
     return pytest.raises(kind, match=message)

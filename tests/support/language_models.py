@@ -12,7 +12,7 @@ VOCABULARY = 30
 
 
 class Attention(nn.Module):
-    """Several heads, written out; `bias` is added to the scores."""
+    """Attention with several heads, written out; `bias` is added to the scores."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class FeedForward(nn.Sequential):
 
 
 class Bert(nn.Module):
-    """Post-norm encoder with padding mask, and masked-language-model head with tied weights."""
+    """Post-norm encoder with padding mask, and a masked-language-model head with tied weights."""
 
     def __init__(self, width: int = 16, length: int = 8, depth: int = 2) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Bert(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Pre-norm decoder with a causal mask; the loss is on the next word."""
+    """Pre-norm decoder with a causal mask; the loss is that of the next word."""
 
     def __init__(self, width: int = 16, length: int = 8, depth: int = 2) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class RootMeanSquareNorm(nn.Module):
 
 
 class T5(nn.Module):
-    """Encoder and decoder with buckets of relative positions and words in common."""
+    """Encoder and decoder with buckets of relative positions and a shared vocabulary."""
 
     def __init__(self, width: int = 16, heads: int = 2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training graphs of layers over stages, built by hand, and a machine that runs their segments."""
+"""Hand-built training graphs of layers over stages, and an interpreter that runs their segments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def placed(graph: Graph) -> Partition:
 
 
 def values_for(graph: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Returns a random value for each source but constants, by its text."""
+    """Returns a random value for each source except constants, by its text."""
     generator = torch.Generator().manual_seed(seed)
     return {
         str(node.meta["source"]): torch.randn(node.meta["val"].shape, generator=generator)
@@ -70,11 +70,11 @@ def values_for(graph: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
 def run_segments(
     cut: SegmentedGraph, num_stages: int, given: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Runs one micro-batch, segment by segment, and returns what each sink gets, by its text.
+    """Runs one micro-batch, segment by segment, and returns the value of each sink by its text.
 
     Raises:
-        AssertionError: a register is read before it is written, written twice, dies twice or is
-            still there at the end though nobody wants it.
+        AssertionError: a register is read before it is written, written twice, freed twice, or
+            left at the end although no link sends it.
     """
     ends: dict[Port, dict[int, torch.Tensor]] = {}
     for port in sorted(cut.segments, key=lambda port: (rank(port, num_stages), port[0])):

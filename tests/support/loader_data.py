@@ -9,7 +9,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import DataLoaderMode
 
 MODES = list(DataLoaderMode)
-# Starts at once; mode `Sync` has no use for it.
+# Starts at once. Mode `Sync` ignores it.
 FORK = {"sharing_strategy": poptorch.SharingStrategy.Fork}
 
 
@@ -58,7 +58,7 @@ KINDS = [Pairs, Dicts, Scalars, Stream]
 
 
 class StartMethods(Scalars):
-    """Every element says how the process that made it would start others."""
+    """Yields the start method of the process that created each element."""
 
     def __getitem__(self, index):
         return torch.tensor(START_METHODS.index(multiprocessing.get_start_method()))
@@ -68,7 +68,7 @@ START_METHODS = ["fork", "forkserver", "spawn"]
 
 
 def do_nothing(worker_id):
-    """Stands for a worker_init_fn; a compile makes `torch.manual_seed` impossible to pickle."""
+    """Stands for a worker_init_fn, because a compile makes `torch.manual_seed` unpicklable."""
 
 
 def options(iterations=1, replicas=1, accumulation=1, group=1, seed=None):
@@ -88,7 +88,7 @@ def process(process_id, num_processes, **kwargs):
 
 
 def ids_of(batch):
-    """Returns the element numbers of a batch, after a check that the rest belongs to them."""
+    """Returns the element numbers of a batch, after checking that all values belong to them."""
     if isinstance(batch, torch.Tensor):
         return batch.tolist()
     ids, values = batch.values() if isinstance(batch, dict) else batch
@@ -110,7 +110,7 @@ def batches(num_elements, size, drop_last=False):
 
 
 class Unsized:
-    """A batch sampler that does not know its length."""
+    """A batch sampler without a length."""
 
     def __iter__(self):
         return iter([[0, 1], [2, 3], [4, 5]])

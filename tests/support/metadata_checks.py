@@ -1,4 +1,4 @@
-"""Compares rules for the metadata of results with what PyTorch's operations return."""
+"""Compares rules for the metadata of results with the results of PyTorch's operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poptorch_emu.trace import metadata_rules
 
 
 def metadata(value: Any) -> list[Any]:
-    """Returns types, shapes and strides; where a dimension has one element, any stride will do."""
+    """Returns dtypes, shapes and strides; dimensions with one element may have any stride."""
     return [
         (
             each.dtype,
@@ -45,7 +45,7 @@ def check(func: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def check_refused(func: Any, *args: Any) -> None:
-    """Sees that neither the operation nor its rule takes these arguments."""
+    """Checks that neither the operation nor its rule accepts these arguments."""
     with pytest.raises(metadata_rules.NOT_TAKEN):
         func(*args)
     rule = metadata_rules.find(func, args)

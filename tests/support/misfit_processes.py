@@ -1,6 +1,6 @@
-"""Trains in two processes, of which the last does not fit in the way of the first argument.
+"""Trains in two processes whose models differ in the way that the first argument names.
 
-Each saves the message of the error that it gets as `result_<index>.pt`, "" for none.
+Each process saves the message of its error as `result_<index>.pt`; "" if it raised none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from poptorch_emu.companions import popdist
 
 
 class Grouped(torch.nn.Module):
-    """A layer and its loss; each of two groups of replicas has a weight of its own."""
+    """A layer and its loss; each of two groups of replicas has its own weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Grouped(torch.nn.Module):
 
 
 def train(way: str, is_misfit: bool) -> None:
-    """Trains one step, in this way if this is the misfit."""
+    """Trains one step; if this process is the misfit, in the given way."""
     torch.manual_seed(0)
     model = Grouped() if way == "grouping" else Model(1, 0.0, False)
     options = poptorch.Options()
@@ -49,7 +49,7 @@ def train(way: str, is_misfit: bool) -> None:
 
 
 def message_of(way: str, is_misfit: bool) -> str:
-    """Returns what the error says, "" if there is none."""
+    """Returns the message of the error; "" if none was raised."""
     try:
         popdist.init()
         if way == "fork":
@@ -61,7 +61,7 @@ def message_of(way: str, is_misfit: bool) -> str:
 
 
 def message_in_fork() -> str:
-    """Returns what a process gets that is forked from one that has joined others."""
+    """Returns the error of a process that is forked from one that has joined others."""
     end, beginning = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""A program for each section of docs/troubleshooting.md, which meets its message."""
+"""A program for each section of docs/troubleshooting.md, which causes the section's message."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
 
 @dataclass
 class Place:
-    """Where a mistake is made."""
+    """The folder and the patches of a program with a mistake."""
 
     folder: Path
     patch: pytest.MonkeyPatch
 
 
 class Calls(nn.Module):
-    """Has a weight and a layer, and calls a function of itself and its inputs as its forward."""
+    """A model with a weight and a layer, whose forward calls a function of itself and its
+    inputs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ def training(function: Callable[..., Any] = summed, opts: poptorch.Options | Non
 
 
 def on_ipus(*ipus: int) -> Callable[..., Any]:
-    """Returns a forward that works on these IPUs, in this order."""
+    """Returns a forward that computes on these IPUs, in this order."""
 
     def forward(model: Calls, x: torch.Tensor) -> torch.Tensor:
         for index, ipu in enumerate(ipus):
@@ -304,7 +305,7 @@ def cache_folder(place: Place) -> None:
 
 
 def foreign_library(place: Place) -> None:
-    # Is put back as it was after the test.
+    # Setting the attribute makes the test restore it at its end.
     place.patch.setattr(ctypes.CDLL, "__init__", ctypes.CDLL.__init__)
     foreign_libraries.install()
     ctypes.cdll.LoadLibrary(str(place.folder / "custom_ops.so"))
@@ -314,7 +315,7 @@ Mistake = Callable[[Place], object]
 
 
 def keras_part(name: str, needed: str = "keras") -> Any:
-    """Returns a module of what runs programs of Keras, if that is there."""
+    """Returns a module of the Keras front end; skips the test if Keras is not installed."""
     pytest.importorskip(needed)
     return importlib.import_module(f"poptorch_emu.keras.{name}")
 

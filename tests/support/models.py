@@ -15,7 +15,7 @@ Batch = tuple[torch.Tensor, ...]
 
 
 class Staged(nn.Module):
-    """Runs `parts` one after the other, spread evenly over `num_stages` blocks; then a loss."""
+    """Runs `parts` one after another, spread evenly over `num_stages` blocks; then a loss."""
 
     def __init__(self, parts: list[nn.Module], num_stages: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Staged(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with batch norm, and the way around them."""
+    """Two convolutions with batch norm, and a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ResidualBlock(nn.Module):
 
 
 class LastStep(nn.Module):
-    """A recurrent layer, of which only the last output is used."""
+    """A recurrent layer of which only the last output is used."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class MeanOverSteps(nn.Module):
 
 @dataclass(frozen=True)
 class Family:
-    """How to make one kind of model and its batches of a number of rows."""
+    """Functions that create a kind of model, and its batches of a number of rows."""
 
     make: Callable[[int], nn.Module]
     batch: Callable[[int], Batch]

@@ -1,6 +1,6 @@
-"""A small model with a place for each of many mistakes, and for changes that do no harm.
+"""A small model with places for many mistakes, and for harmless changes.
 
-Each step of it is a table from the name of a change to a function; "" is the step as it should be.
+Each of its steps is a table from the name of a change to a function; "" is the correct step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCALE = 1.0 / math.sqrt(DEPTH)
 
 
 def step(table, change):
-    """Returns the step of a change; the right one if the change is elsewhere."""
+    """Returns the step for a change; the correct one if the change concerns another step."""
     return table.get(change, table[""])
 
 
@@ -142,7 +142,7 @@ MIXES = {
 
 
 class Attention(torch.nn.Module):
-    """Self-attention with a mask of what comes later."""
+    """Self-attention with a causal mask."""
 
     def __init__(self, change: str) -> None:
         super().__init__()
@@ -264,11 +264,11 @@ LOSSES = {
 
 
 class Language(torch.nn.Module):
-    """Embedding, a block of a transformer, a classifier and its loss.
+    """Embedding, a transformer block, a classifier and its loss.
 
     Args:
-        change: a mistake or a harmless change; "" for neither.
-        num_ipus: over which it is spread.
+        change: name of a mistake or a harmless change; "" for neither.
+        num_ipus: number of IPUs over which the model is spread.
     """
 
     def __init__(self, change: str = "", num_ipus: int = 1) -> None:
@@ -294,7 +294,7 @@ class Language(torch.nn.Module):
             return logits, step(LOSSES, change)(logits, target)
 
     def centred(self, pooled):
-        """Returns the running mean, after it has followed these rows."""
+        """Returns the running mean after it was updated by these rows."""
         change, before = self.change, self.centre.clone()
         if change == "buffer left alone":
             return before
@@ -306,7 +306,7 @@ class Language(torch.nn.Module):
         return before if change == "stale buffer" else self.centre
 
 
-# Mistakes in the model: the module in which each one is, and the operation, in one of both runs.
+# Mistakes in the model, with the module and the operation that a comparison must name.
 MISTAKES = {
     **dict.fromkeys([*NORMS][1:5], ("norm", "native_layer_norm")),
     "norm of another weight": ("norm", "flip"),
@@ -341,7 +341,7 @@ MISTAKES = {
     "buffer left alone": ("", "clone"),
 }
 
-# Changes of the order of sums and of the operations that make them.
+# Harmless changes: other orders of sums, and other operations that compute them.
 HARMLESS = (
     *[*NORMS][7:], *[*PROJECTIONS][1:], *[*SCORES][4:], *[*MASKS][7:], *[*SOFTMAXES][2:],
     *[*MIXES][1:], "copies", "fused attention", *[*LINEARS][3:], "activation written out",

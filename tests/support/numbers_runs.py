@@ -1,4 +1,4 @@
-"""Wrapped models of `numbers_models`, and changes of their options that do no harm."""
+"""Wrapped models of `numbers_models`, and harmless changes of their options."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def with_half_partials(opts):
     return opts
 
 
-# Changes of options that do no harm: how, over how many IPUs, on how many replicas.
+# Harmless changes of options: function, number of IPUs, number of replicas.
 HARMLESS_OPTIONS = {
     "another order": (with_schedule, 2, 1),
     "shared states": (with_shared_state, 1, 2),

@@ -1,6 +1,7 @@
-"""PyTorch's database of operators, whose samples come without a look at the callers' stack.
+"""PyTorch's database of operators without the search of callers' stacks for each sample.
 
-For each sample it would search the stack for a test of `unittest`, which takes ten milliseconds.
+Otherwise PyTorch searches the stack for a test of `unittest`, which takes ten milliseconds a
+sample.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["op_db"]
 
 
 def _no_test() -> None:
-    """Returns the test of `unittest` that runs: none."""
+    """Returns the running test of `unittest`, which is none."""
 
 
 common_utils.extract_test_fn = _no_test

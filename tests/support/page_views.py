@@ -1,14 +1,14 @@
-"""What tests do with the page in a browser before they look at it."""
+"""Actions of tests on the page in a browser before they inspect it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# How long a test waits for what it asks of a page. A busy machine draws no faster than it can.
+# Longest wait for the page, because a busy machine draws slowly.
 PATIENCE_MS = 120_000
 NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
-# What of a card leaves it without being moved sideways within it.
+# Elements that extend beyond their card without being in a part that scrolls.
 OUTSIDE = """() => [...document.querySelectorAll('main .card')].flatMap((card) => {
   const frame = card.getBoundingClientRect();
   return [...card.querySelectorAll('*')].filter((each) => {
@@ -17,7 +17,7 @@ OUTSIDE = """() => [...document.querySelectorAll('main .card')].flatMap((card) =
       && (box.left < frame.left - 1 || box.right > frame.right + 1);
   }).map((each) => `${each.tagName} ${each.className}`);
 })"""
-# Words that nobody can read on their ground: a ratio of contrast below 3, as WCAG counts it.
+# Words with too little contrast: a ratio below 3, by the formula of WCAG.
 FAINT = """() => {
   const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const light = (text) => {
@@ -42,14 +42,14 @@ FAINT = """() => {
 
 
 def show(page: Any, panel: str) -> None:
-    """Opens a panel, and waits until it is drawn."""
+    """Opens a panel and waits until it is drawn."""
     page.click(f"#tab-{panel}")
     page.evaluate(NEXT_FRAME)
     page.evaluate(NEXT_FRAME)
 
 
 def go_to_operation(page: Any, name: str) -> None:
-    """Looks an operation up in its panel, and follows its link to the timeline."""
+    """Looks up an operation in its panel and follows its link to the timeline."""
     show(page, "operations")
     page.click("button:has-text('All')")
     page.fill("input[type=search]", name)

@@ -1,4 +1,4 @@
-"""Pages of docs/ whose Python blocks are one program, and what it prints."""
+"""Pages of docs/ whose Python blocks form one program, and the program's output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-# A block of code, and the block of text right after it: what it prints. A mark between them says
-# that the numbers are those of a model, which change when it becomes better.
+# A block of code and the block of text right after it, its output. A mark between them says that
+# the numbers come from a model and change when the model is improved.
 _MARK = "<!-- modelled -->\n\n"
 _BLOCK = re.compile(
     rf"^```python\n(.*?)^```\n(?:\n({_MARK})?```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE
@@ -22,9 +22,9 @@ class Block:
     """One block of code.
 
     Attributes:
-        line: where its code begins, from 1.
-        output: what the page says that it prints; `None` where it says nothing.
-        is_modelled: whether the numbers in it are those of a model.
+        line: line at which its code begins, from 1.
+        output: output that the page shows; `None` if it shows none.
+        is_modelled: whether the numbers in the output come from a model.
     """
 
     line: int
@@ -33,7 +33,7 @@ class Block:
     is_modelled: bool = False
 
     def agrees(self, printed: str) -> bool:
-        """Returns whether what was printed is what the page says, as far as it is to be."""
+        """Returns whether the printed text agrees with the page, except for modelled numbers."""
         if self.output is None:
             return True
         if self.is_modelled:
@@ -50,11 +50,11 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def printed_by(path: Path, module: types.ModuleType) -> list[tuple[Block, str]]:
-    """Runs the blocks of a page one after the other in `module`; returns what each prints."""
+    """Runs the blocks of a page one after another in `module`; returns the output of each."""
     found = []
     for block in blocks_of(path.read_text(encoding="utf-8")):
         stream = io.StringIO()
-        # An error then names the page and its line.
+        # Empty lines before the code make an error name the page and its line.
         code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
         with contextlib.redirect_stdout(stream):
             exec(code, vars(module))
@@ -64,7 +64,7 @@ def printed_by(path: Path, module: types.ModuleType) -> list[tuple[Block, str]]:
 
 
 def with_output(text: str, printed: list[str]) -> str:
-    """Returns a page in which the blocks of text are what its program prints."""
+    """Returns the page with the blocks of text replaced by the program's output."""
     remaining = iter(printed)
 
     def replaced(match: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""Trains a model of Keras in this process, one of several, and saves what it has learnt.
+"""Trains a Keras model in this process, one of several, and saves its weights.
 
-Usage: process_keras.py FOLDER; each process takes its own batches, in turn.
+Usage: process_keras.py FOLDER; each process takes its own batches in turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Trains small models in this process, one of several, and saves weights and losses.
 
-Usage: process_training.py FOLDER CASE [CASE...]; a case is a key of `CASES`, `@R` behind it gives
-each process R replicas. Each makes the rows of all and takes its own, so that any number of
-processes sees the same.
+Usage: process_training.py FOLDER CASE [CASE...]; a case is a key of `CASES`; `@R` after it gives
+each process R replicas. Each process creates all rows and takes its own, so that any number of
+processes trains on the same rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from poptorch_emu.companions.poptorch_experimental_addons import collectives
 
 NUM_STEPS, ROWS, ACCUMULATION = 2, 2, 3
 
-# Called in each operation that lingers, by whichever thread of the engine runs it.
+# Functions that each slow operation calls, on the engine's thread that runs it.
 on_linger: list[Callable[[], None]] = []
 _OPERATORS = torch.library.Library("process_test", "DEF")
 _PAUSES = random.Random(os.getpid())  # Different in each process.
@@ -50,7 +50,8 @@ torch.library.register_autograd("process_test::linger", _linger_backward, lib=_O
 class Model(torch.nn.Module):
     """Two layers, on one IPU or two.
 
-    Each takes a random time if it `lingers`; replicas meet between them if they `exchange`.
+    Each layer takes a random time if `lingers` is set; replicas exchange values between the layers
+    if `exchange` is set.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Model(torch.nn.Module):
         return y, poptorch.identity_loss(torch.nn.functional.mse_loss(y, target), "mean")
 
     def exchanged(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a mixture of what all replicas have of `x`, another one on each."""
+        """Returns a mixture of all replicas' values of `x`, a different one on each replica."""
         count = popdist.getNumTotalReplicas()
         gathered = collectives.all_gather_cross_replica(x, count)
         pieces = collectives.all_to_all_single_cross_replica(gathered * x, count)
@@ -112,7 +113,7 @@ def _plain(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
-# Name -> optimiser, stages, dropout, half, option.
+# Name -> optimiser, number of stages, dropout, whether float16, option.
 CASES: dict[str, tuple[Make, int, float, bool, str]] = {
     "sgd": (_sgd, 1, 0.0, False, ""),
     "sgd2": (_sgd, 2, 0.0, False, ""),
@@ -176,7 +177,7 @@ def options_for(option: str) -> poptorch.Options:
 
 
 def rows_of_step(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Any:
-    """Returns this process's rows of a step, [micro-batch, replica, row] of all flattened."""
+    """Returns this process's rows of a step, from [micro-batch, replica, row] of all, flattened."""
     local, first = popdist.getNumLocalReplicas(), popdist.getInstanceIndex()
     num_replicas = popdist.getNumTotalReplicas()
     everything = torch.randn((2 * ACCUMULATION, num_replicas, ROWS, *shape), generator=generator)
@@ -185,7 +186,7 @@ def rows_of_step(shape: tuple[int, ...], generator: torch.Generator, dtype: torc
 
 
 def tensors_of(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors of a tree of dictionaries, by their path."""
+    """Yields the tensors in nested dictionaries, with their paths."""
     if isinstance(value, torch.Tensor):
         yield name, value.clone()
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Runs a script in several processes with the variables of a launcher, and collects its results."""
+"""Runs a script in several processes with a launcher's variables, and collects the results."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from support.forked_programs import ForkedProgram, end, python_path
 
 Process = ForkedProgram | subprocess.Popen[str]
 
-# Code finds modules where it is told, not in the folder that it happens to be in: `make sanitize`
-# tells it where the sanitized engine is.
+# Removes the current folder from the search path, so that only PYTHONPATH counts: `make sanitize`
+# sets it to the sanitized engine.
 _PATH_ONLY = "import sys; sys.path[:] = [path for path in sys.path if path]\n"
 
 
 @dataclass
 class Ended:
-    """What is left of a process."""
+    """The status and the output of a process that has ended."""
 
     status: int
     text: str
 
 
 def popdist_variables(index: int, num_instances: int, num_local: int, port: int) -> dict[str, str]:
-    """Returns what `poprun` tells an instance."""
+    """Returns the variables that `poprun` sets for an instance."""
     return {
         "POPDIST_NUM_TOTAL_REPLICAS": str(num_instances * num_local),
         "POPDIST_NUM_LOCAL_REPLICAS": str(num_local),
@@ -51,14 +51,14 @@ def start(
     more: Mapping[str, str] | None = None,
     hosts: Sequence[str] = (),
 ) -> list[Process]:
-    """Starts a script (a path, or code) in each instance, or each in its network namespace."""
+    """Starts a script (a path, or code) in each instance, optionally in network namespaces."""
     port = reserved_port()
     what = [script] if script.endswith(".py") else ["-c", _PATH_ONLY + script]
     variables = [
         {**popdist_variables(index, num_instances, num_local, port), **(more or {})}
         for index in range(num_instances)
     ]
-    # A sanitizer has a thread of its own, so that its processes are not forked.
+    # A sanitizer has its own thread, and a process with threads cannot be forked.
     if not hosts and "LD_PRELOAD" not in os.environ:
         return [ForkedProgram([*what, *arguments], each, merges_errors=True) for each in variables]
     enter = [["ip", "netns", "exec", host] for host in hosts] or [[]] * num_instances
@@ -76,7 +76,7 @@ def start(
 
 
 def finish(processes: Sequence[Process], seconds: float = 200) -> list[Ended]:
-    """Waits for all; none outlives this."""
+    """Waits for all processes, and ends those that take too long."""
     try:
         texts = [process.communicate(timeout=seconds)[0] for process in processes]
         return [Ended(p.wait(), text) for p, text in zip(processes, texts, strict=True)]
@@ -88,9 +88,9 @@ _reserved: list[socket.socket] = []
 
 
 def reserved_port() -> int:
-    """Returns a port of this machine that nobody gets by chance while this process lives.
+    """Returns a port that no other program gets by chance while this process lives.
 
-    It is bound and does not listen, which lets a server that reuses addresses have it.
+    The port is bound but not listened on, so that a server that reuses addresses can have it.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -100,5 +100,5 @@ def reserved_port() -> int:
 
 
 def results_of(folder: Path, num_instances: int) -> list[Any]:
-    """Returns what each instance saved as `result_<index>.pt`."""
+    """Returns the values that each instance saved as `result_<index>.pt`."""
     return [torch.load(folder / f"result_{index}.pt") for index in range(num_instances)]

@@ -1,4 +1,4 @@
-"""What makes products, whatever the processor is that runs the tests."""
+"""Selection of kernels for products, whatever processor runs the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poptorch_emu.engine.product_kernels import Kernel, Limits, Role, Row
 
 LIBRARY, SMALL, PANELS = (kernel.number for kernel in (Kernel.LIBRARY, Kernel.SMALL, Kernel.PANELS))
 
-# For products of few numbers, where it does not matter which kernel makes them.
+# Kernel for tests of small products, where the choice does not matter.
 ANY = SMALL if _C.vector_width() > 0 else LIBRARY
 
 AMD_AVX2 = ("AuthenticAMD", 256)
@@ -34,7 +34,7 @@ needs_vectors = pytest.mark.skipif(
 
 @contextmanager
 def compiling_for(vendor: str | None, vector_bits: int) -> Iterator[None]:
-    """Has the kernels chosen that are faster on another processor; this one runs them."""
+    """Selects the kernels that are fast on another processor; this processor runs them."""
     there = replace(product_kernels.this_processor(), vendor=vendor, vector_bits=vector_bits)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(product_kernels, "this_processor", lambda: there)
@@ -43,7 +43,7 @@ def compiling_for(vendor: str | None, vector_bits: int) -> Iterator[None]:
 
 @contextmanager
 def choosing(role: Role, kernel: Kernel, *, is_packed: bool = False) -> Iterator[None]:
-    """Has a kernel make all products of a role, of any size, and none of the others."""
+    """Selects one kernel for all products of a role, of any size, and for no other products."""
     row = Row(role, kernel, Limits(), gives="", is_packed=is_packed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(product_kernels, "TABLE", (row,))

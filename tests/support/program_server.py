@@ -1,6 +1,7 @@
-"""Forks a process for each program that is asked for; `python -m` starts it.
+"""Forks a process for each requested program; `python -m` starts this server.
 
-`forked_programs` asks over a socket that it has made, and `forked_python` over a connection.
+`forked_programs` sends requests over a socket that it created, and `forked_python` over a
+connection.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import types
 from pathlib import Path
 from typing import Any
 
-# A variable of programs in which Python takes itself down at the end, as it does in others.
+# Variable of a program in which Python finalises at the end, as it usually does.
 FINALIZES = "FORKED_PROGRAM_FINALIZES"
 _LONGEST_REQUEST = 1 << 17
-_RUNPY = runpy.run_path.__code__.co_filename  # The module is frozen into Python.
+_RUNPY = runpy.run_path.__code__.co_filename  # Not `__file__`, because the module is frozen.
 
 
 def _next_program(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | None:
@@ -60,7 +61,7 @@ def _next_program(requests: socket.socket, listener: socket.socket) -> dict[str,
 
 
 def _end_program(waiting: selectors.BaseSelector, connection: socket.socket) -> None:
-    """Ends the program of a connection, if it runs: who stands for its interpreter has ended."""
+    """Ends the program of a connection, if it runs, because its stand-in interpreter has ended."""
     for key in waiting.get_map().values():
         if key.data is not None and key.data[2] is connection:
             os.kill(key.data[0], signal.SIGKILL)
@@ -69,7 +70,7 @@ def _end_program(waiting: selectors.BaseSelector, connection: socket.socket) -> 
 
 
 def _take_over(waiting: selectors.BaseSelector, files: list[int]) -> None:
-    """Makes the first two files the output and the errors, and closes what the server holds."""
+    """Makes the first two files stdout and stderr, and closes the server's files."""
     for number, file in enumerate(files[:2], 1):
         os.dup2(file, number)
     for file in files:
@@ -83,20 +84,20 @@ def _take_over(waiting: selectors.BaseSelector, files: list[int]) -> None:
 
 
 def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-    """Tells how a program has ended to the process that waits for it."""
+    """Sends the status of an ended program to the process that waits for it."""
     program, teller, _ = key.data
     status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     waiting.unregister(key.fileobj)
     os.close(key.fd)
-    with contextlib.suppress(BrokenPipeError):  # Who started it has ended.
+    with contextlib.suppress(BrokenPipeError):  # The process that started it has ended.
         os.write(teller, f"{status}\n".encode())
     os.close(teller)
 
 
 def _end(program: dict[str, Any]) -> None:
-    """Is the program from here on, and ends as soon as it has done all that a program does.
+    """Runs the program in this process, and ends after all work that a program does at its end.
 
-    When Python takes itself down it writes to nearly all that processes share, and so copies it.
+    Finalising Python is skipped, because it writes to nearly all shared memory and so copies it.
     """
     try:
         _run(**program)
@@ -106,7 +107,7 @@ def _end(program: dict[str, Any]) -> None:
             print(end.code, file=sys.stderr)
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     threading._shutdown()  # type: ignore[attr-defined]
-    if "torch._dynamo.utils" in sys.modules:  # It would load a module to print nothing.
+    if "torch._dynamo.utils" in sys.modules:  # Its exit handler would load a module for nothing.
         atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
     atexit._run_exitfuncs()
     for file in (sys.stdout, sys.stderr):
@@ -119,7 +120,7 @@ def _end(program: dict[str, Any]) -> None:
 def _run(
     arguments: list[str], environment: dict[str, str], folder: str, leads_session: bool
 ) -> None:
-    """Runs the program; a traceback of it begins in it."""
+    """Runs the program so that its tracebacks begin in the program."""
     if leads_session:
         os.setsid()
     os.environ.clear()
@@ -152,13 +153,13 @@ def _execute(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # The one who started this ends it, and Ctrl-C reaches that one too.
+    # Ignored here, because Ctrl-C also reaches the parent process, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for _name in sys.argv[2:]:
         importlib.import_module(_name)
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit("A process with threads cannot be forked.")
-    gc.freeze()  # Programs neither look through what they share nor copy it.
+    gc.freeze()  # Programs neither scan the shared objects nor copy their memory.
     _listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     _listener.bind("\0" + os.environ["FORKING_SERVER"])
     _listener.listen()

@@ -1,4 +1,4 @@
-"""The tables of `torch.distributed.pipelining`, made without processes and stages."""
+"""Tables of `torch.distributed.pipelining`, created without processes and stages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.distributed.pipelining import schedules
 def pytorch_rows(
     kind: str, num_ranks: int, stages_per_rank: int, num_micro_batches: int
 ) -> list[list[str]]:
-    """Returns what each rank runs, as text and without pauses; what overlaps stands in a row.
+    """Returns the actions of each rank as text, without pauses; overlapping actions are in order.
 
     Args:
-        kind: name of a class of schedules.
+        kind: name of a schedule class.
     """
     schedule: Any = object.__new__(getattr(schedules, kind))
     schedule.pp_group_size = num_ranks

@@ -1,4 +1,4 @@
-"""Random models with random settings, and what has to hold of their plans."""
+"""Random models with random settings, and properties of their plans."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Case:
     """A model of linear layers, and its settings by the names of `emulator.what_if`.
 
     Attributes:
-        ipus: of the layers, each of which is a block.
-        rows: of a micro-batch.
+        ipus: IPU of each layer; each layer is a block.
+        rows: number of rows of a micro-batch.
         lines: further lines of code that change `options`.
     """
 
@@ -44,7 +44,7 @@ class Case:
 
 
 class Layers(nn.Module):
-    """Linear layers in blocks of their own; transfers may be overlapped."""
+    """Linear layers in separate blocks; transfers may be overlapped."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Layers(nn.Module):
 
 
 def random_case(seed: int) -> Case:
-    """Returns a model whose schedule goes with its stages and micro-batches."""
+    """Returns a model whose schedule suits its stages and micro-batches."""
     draw = random.Random(seed)
     num_ipus = draw.choice((1, 2, 2, 4))
     schedule = draw.choice(SCHEDULES) if num_ipus > 1 else "grouped"
@@ -73,7 +73,7 @@ def random_case(seed: int) -> Case:
     stages = num_ipus * per_ipu
     count = stages * draw.choice((1, 2, 3))
     widths = tuple(draw.choice((64, 256, 1024)) for _ in range(count + 1))
-    # A table says which IPU runs a stage; the blocks only tell the stages apart.
+    # A table assigns stages to IPUs; the blocks only separate the stages.
     ipus = tuple(index * stages // count for index in range(count))
     return Case(
         widths,
@@ -89,7 +89,7 @@ def random_case(seed: int) -> Case:
 
 
 def built(case: Case) -> tuple[Any, torch.Tensor]:
-    """Returns a wrapped model on the meta device with its batch."""
+    """Returns a wrapped model on the meta device and its batch."""
     options = poptorch.Options().showCompilationProgressBar(False).autoRoundNumIPUs(True)
     options.deviceIterations(case.device_iterations).replicationFactor(case.replicas)
     options.Training.gradientAccumulation(case.accumulation)
@@ -108,7 +108,7 @@ def built(case: Case) -> tuple[Any, torch.Tensor]:
 
 
 def random_sweep(case: Case, seed: int) -> dict[str, list[Any]]:
-    """Returns values of one or two settings of a model, its own among them."""
+    """Returns values for one or two settings of a model, including its own values."""
     draw = random.Random(seed)
     choices: dict[str, list[Any]] = {
         "accumulation": [case.accumulation, 2 * case.accumulation, 8 * case.accumulation],
@@ -123,7 +123,7 @@ def random_sweep(case: Case, seed: int) -> dict[str, list[Any]]:
 
 
 def check_sweep(case: Case, seed: int, system: str) -> None:
-    """Checks that each point is the plan of such a model, in whatever order points are made."""
+    """Checks that each point is the plan of a model with its settings, in any order of points."""
     sweep = random_sweep(case, seed)
     named = {"micro_batch" if name == "rows" else name: each for name, each in sweep.items()}
     report = emulator.what_if(*built(case), sweep=named, system=system)
@@ -145,7 +145,7 @@ def check_sweep(case: Case, seed: int, system: str) -> None:
 
 
 def check_parts(case: Case, system: str) -> None:
-    """Checks that the parts of a step add up to it, and that all name one first cause."""
+    """Checks that the parts of a step add up to it, and that all plans name one first cause."""
     plan = emulator.estimate(*built(case), system=system)
     assert sum(plan.shares.values()) == pytest.approx(1.0)
     for ipu in plan.ipus:
@@ -156,7 +156,7 @@ def check_parts(case: Case, system: str) -> None:
 
 
 def check_remedies(case: Case, system: str) -> int:
-    """Checks that each change gives a new model what was promised; returns how many there are."""
+    """Checks that each change has the promised effect in a new model; returns their number."""
     view = emulator.summary(*built(case), system=system).view
     before = emulator.estimate(*built(case), system=system)
     promises = 0
@@ -166,7 +166,7 @@ def check_remedies(case: Case, system: str) -> int:
             continue
         after = emulator.estimate(*built(replace(case, lines=insight["code"])), system=system)
         gain, promised = after.throughput / before.throughput - 1, float(told[1]) - 1
-        # The text has two places behind the point.
+        # The text has two decimal places.
         assert gain >= 0.95 * promised - 0.005, (case, insight)
         changes = after.rows_per_update != before.rows_per_update
         assert ("changes the training" in insight["text"]) == changes, (case, insight)

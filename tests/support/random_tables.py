@@ -1,4 +1,4 @@
-"""Random tables of a pipeline that are legal, whatever order they have."""
+"""Random legal tables of a pipeline, in any order."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Rows = list[list[str]]
 
 @st.composite
 def legal_tables(draw: Any, num_stages: int | None = None, num_micro_batches: int = 0) -> Rows:
-    """Draws the rows of a table: a random order in which each action comes after what it needs.
+    """Draws the rows of a table: a random order in which each action follows its inputs.
 
-    Backwards of some stages are cut, of each micro-batch or of some; some cells have two actions.
+    Backwards of some stages are split, for all micro-batches or for some; some cells have two
+    actions.
 
     Args:
-        draw: of hypothesis.
-        num_stages: by default 1 to 5.
-        num_micro_batches: by default 1 to 4.
+        draw: hypothesis's function that draws a value.
+        num_stages: number of stages, by default 1 to 5.
+        num_micro_batches: number of micro-batches, by default 1 to 4.
     """
     count = num_stages or draw(st.integers(1, 5))
     batches = num_micro_batches or draw(st.integers(1, 4))
@@ -56,7 +57,7 @@ def _add(
 
 
 def _is_done(needed: Action, done: set[Action]) -> bool:
-    """Returns whether an action is done; of a backward it is enough that it gives its gradients."""
+    """Returns whether an action is done; for a backward, its gradients of inputs are enough."""
     if needed.kind is Kind.BACKWARD:
         half = Action(Kind.BACKWARD_INPUTS, needed.stage, needed.micro_batch)
         return needed in done or half in done

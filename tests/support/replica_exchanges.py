@@ -1,8 +1,8 @@
-"""Exchanges between replicas in plain PyTorch, and a network that has them in both ways.
+"""Exchanges between replicas in plain PyTorch, and a network that runs them in both ways.
 
 Values are computed for all replicas at once, so that PyTorch's autograd finds the gradients of the
-sum of all losses. Where an exchange has another gradient than that, what it is given of the other
-replicas is detached.
+sum of all losses. If an exchange defines another gradient, the values of the other replicas are
+detached.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Values = list[torch.Tensor]
 
 
 def gather(values: Sequence[torch.Tensor]) -> Values:
-    """Returns all values to all."""
+    """Returns all values to each replica."""
     return [torch.stack(list(values)) for _ in values]
 
 
 def gather_identical(values: Sequence[torch.Tensor]) -> Values:
-    """Returns all values to all; each keeps the gradient of its own alone."""
+    """Returns all values to each replica; each value's gradient is that of its own replica."""
     return [
         torch.stack([other if r == s else other.detach() for s, other in enumerate(values)])
         for r, _ in enumerate(values)
@@ -32,13 +32,13 @@ def gather_identical(values: Sequence[torch.Tensor]) -> Values:
 
 
 def reduce(values: Sequence[torch.Tensor]) -> Values:
-    """Returns the sum to all, whose gradient passes unchanged."""
+    """Returns the sum to each replica; the gradient passes unchanged."""
     total = torch.stack(list(values)).sum(0).to(values[0].dtype)
     return [value + (total - value).detach() for value in values]
 
 
 def sum_gradients(values: Sequence[torch.Tensor]) -> Values:
-    """Returns the values, with the sum of all gradients as the gradient of each."""
+    """Returns the values; the gradient of each is the sum of all gradients."""
     others = [value - value.detach() for value in values]
     return [
         value.detach() + torch.stack([other.to(value.dtype) for other in others]).sum(0)
@@ -53,7 +53,7 @@ def to_all(values: Sequence[torch.Tensor]) -> Values:
     return [torch.cat([pieces[s][r] for s in range(count)]) for r in range(count)]
 
 
-# Name -> on a replica, of the number of replicas; of all replicas at once.
+# Name -> function on one replica, of the number of replicas; function of all replicas at once.
 EXCHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gather": (collectives.all_gather_cross_replica, gather),
     "identical": (
@@ -90,7 +90,7 @@ class Network(torch.nn.Module):
         self.num_replicas, self.num_stages, self.exchanges = num_replicas, num_stages, exchanges
 
     def mixed(self, values: list[torch.Tensor], run: Callable[[str, Any], Any]) -> Any:
-        """Runs the layers on what some replicas have; `run` exchanges by name."""
+        """Runs the layers on the values of some replicas; `run` exchanges by name."""
         for number, layer in enumerate(self.layers):
             if self.num_stages > 1:
                 stage = number * self.num_stages // len(self.layers)
@@ -98,7 +98,7 @@ class Network(torch.nn.Module):
             values = [torch.tanh(layer(value)) for value in values]
             for name in self.exchanges[number]:
                 given = run(name, [torch.sin(value) for value in values])
-                # Without the division, sums of sums would take roundings beyond the tolerance.
+                # Without the division, rounding in nested sums would exceed the tolerance.
                 values = [
                     value
                     + (other.mean(0) if other.dim() > value.dim() else other) / self.num_replicas
@@ -111,7 +111,7 @@ class Network(torch.nn.Module):
         return y, poptorch.identity_loss((y - target).square(), reduction="mean")
 
     def plain_step(self, x: torch.Tensor, target: torch.Tensor, accumulation: int) -> Any:
-        """Does one update in plain PyTorch; returns outputs in the order of the emulator."""
+        """Runs one update in plain PyTorch; returns outputs in the emulator's order."""
         count = accumulation * self.num_replicas
         rows, targets = x.chunk(count), target.chunk(count)
         outputs = []
@@ -135,7 +135,7 @@ def compare(
     exchanges: Any,
     opts: poptorch.Options | None = None,
 ) -> None:
-    """Trains two steps on the emulator and in plain PyTorch."""
+    """Trains two steps on the emulator and in plain PyTorch, and compares them."""
     module = Network(num_replicas, num_stages, exchanges)
     reference = Network(num_replicas, 1, exchanges)
     opts = options(num_replicas, accumulation) if opts is None else opts

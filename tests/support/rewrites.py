@@ -1,4 +1,4 @@
-"""Compilations without one of the rewrites of the engine's graph, to compare with."""
+"""Compilations without one of the rewrites of the engine's graph, for comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poptorch_emu.engine.rewrites import table
 
 
 def leave_out(monkeypatch: pytest.MonkeyPatch, *rewrites: Callable) -> None:
-    """Takes rewrites off the table for as long as the patch lasts."""
+    """Removes rewrites from the table while the patch lasts."""
     rest = tuple(each for each in table.REWRITES if each.apply not in rewrites)
     assert len(rest) == len(table.REWRITES) - len(rewrites)
     monkeypatch.setattr(table, "REWRITES", rest)

@@ -1,4 +1,4 @@
-"""Models that hold one function or one weight, and the options that tests of numbers want."""
+"""Models that hold one function or one weight, and options for tests of numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options(*, accumulation: int = 1, iterations: int = 1, seed: int = 42) -> po
 
 
 def run(function: Callable, *inputs: torch.Tensor, opts: poptorch.Options | None = None):
-    """Returns what an inference model of `function` gives for one call."""
+    """Returns the result of one call of an inference model of `function`."""
     return poptorch.inferenceModel(Function(function), opts or options())(*inputs)
 
 

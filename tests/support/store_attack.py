@@ -1,7 +1,7 @@
-"""Trains in a process of several, while somebody reaches the port of their store and writes there.
+"""Trains in one of several processes, while an attacker writes to the port of their store.
 
-Usage: store_attack.py FORGERIES [FAULT]; forgeries are values by their keys, as JSON. "=KEY" stands
-for what is stored under another key. The last process ends with the fault, if there is one.
+Usage: store_attack.py FORGERIES [FAULT]; forgeries are values by key, as JSON. "=KEY" stands for
+the value that is stored under another key. The last process ends with the fault, if one is given.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     if index == 0:
         attack(sys.argv[1])
     popdist.synchronize()
-    time.sleep(0.5)  # Watchers look ten times a second.
+    time.sleep(0.5)  # Watchers check ten times a second.
     torch.manual_seed(0)
     model = Model(1, 0.0, False)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)

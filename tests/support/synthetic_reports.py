@@ -1,4 +1,4 @@
-"""Reports for the page's tests, in any size, with figures that nobody measured."""
+"""Reports of any size for the page's tests, with invented figures."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def memory(factor: float) -> dict[str, Any]:
 
 
 def graph() -> dict[str, Any]:
-    """Returns the stages of a pipeline and what crosses."""
+    """Returns the stages of a pipeline and the values between them."""
     stages, edges = [], []
     for direction in ("forward", "backward"):
         for stage in range(NUM_IPUS):
@@ -231,7 +231,7 @@ def report(
     factor: float = 1.0,
     num_operations: int = 240,
 ) -> dict[str, Any]:
-    """Returns a report with all there can be; `factor` scales its cycles and bytes."""
+    """Returns a report with all possible parts; `factor` scales its cycles and bytes."""
     parts = ("compute", "exchange", "sync", "link", "streaming", "update", "host", "bubble")
     shares = (0.51, 0.12, 0.06, 0.03, 0.0, 0.08, 0.01, 0.19)
     ipus = [

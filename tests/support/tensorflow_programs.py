@@ -1,4 +1,4 @@
-"""Data of TensorFlow, models, and eager loops of Keras on PyTorch to compare with."""
+"""TensorFlow data, models, and eager loops of Keras on PyTorch for comparison."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def arrays(batches: int) -> tuple[Array, Array]:
 
 
 def dataset(batches: int = 16, *, repeats: bool = True) -> tf.data.Dataset:
-    """Returns batches of samples and labels, again and again."""
+    """Returns batches of samples and labels, repeated without end by default."""
     found = tf.data.Dataset.from_tensor_slices(arrays(batches)).batch(ROWS, drop_remainder=True)
     return found.repeat() if repeats else found
 
@@ -46,7 +46,7 @@ def eager_losses(
     batches: Sequence[Sequence[Batch]],
     loss: Callable | None = None,
 ) -> list[float]:
-    """Trains with the sum of the gradients of the batches of each update; returns each loss."""
+    """Trains with the sum of the gradients of each update's batches; returns each loss."""
     loss = loss or models.cross_entropy()
     losses = []
     for together in batches:

@@ -1,4 +1,4 @@
-"""Plans of time made of numbers alone, for the tests of schedules in time."""
+"""Time plans with invented cycles, for the tests of schedules over time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made_of(
     weights: Sequence[float] = (),
     table: Schedule | None = None,
 ) -> TimePlan:
-    """Returns a plan whose stages take so many cycles, by a table where there is no kind."""
+    """Returns a plan with the given cycles of stages; `table` is the schedule if `kind` is none."""
     is_training = bool(backward)
     window = Window(kind, tuple(ipu_of_stage), (), num_micro_batches, is_training, table)
     stages = tuple(

@@ -1,4 +1,4 @@
-"""Small random models of the `transformers` package: which, how large, and what they are given."""
+"""Small random models of the `transformers` package: classes, sizes and inputs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _SWIN = {
 
 
 def ids(*shape: int) -> torch.Tensor:
-    """Returns words that stand for themselves."""
+    """Returns words without special tokens."""
     return torch.randint(3, VOCABULARY, shape)
 
 
@@ -103,7 +103,7 @@ def two_tasks() -> Batch:
 
 
 def series() -> Batch:
-    """Returns past values with three more for the lags, and the future of two series."""
+    """Returns past values, with three more for the lags, and the future of two series."""
     return {
         "past_values": torch.randn(2, 15),
         "past_time_features": torch.randn(2, 15, 1),
@@ -148,10 +148,10 @@ def spectra() -> Batch:
 
 @dataclass(frozen=True)
 class Entry:
-    """A model class, the sizes of its configuration, and a function that makes its inputs.
+    """A model class, the sizes of its configuration, and a function that creates its inputs.
 
     Attributes:
-        config: name of the class; by default that of the family, `<Family>Config`.
+        config: name of the configuration class; by default `<Family>Config`.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""The optimisers' rules for plain Python floats (float64), written from the published formulas.
+"""The optimisers' rules for Python floats (float64), written from the published formulas.
 
 SGD: PopTorch's documented rule. Adam: Kingma and Ba, arXiv 1412.6980, algorithm 1. AdamW:
 Loshchilov and Hutter, arXiv 1711.05101, algorithm 2. LAMB: You et al., arXiv 1904.00962, algorithm

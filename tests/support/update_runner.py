@@ -1,4 +1,4 @@
-"""Runs an update rule many times on tensors, as the engine would."""
+"""Runs an update rule repeatedly on tensors, as the engine does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def initial_state(config: OptimizerConfig, weight: torch.Tensor) -> dict[str, to
 
 
 def hyper_values(config: OptimizerConfig) -> dict[str, float | torch.Tensor]:
-    """Returns what a rule is given: numbers for constants, 0-d float64 tensors for the others."""
+    """Returns a rule's arguments: numbers for constants, 0-d float64 tensors for variables."""
     return {
         name: hyper.value if hyper.is_constant else torch.tensor(hyper.value, dtype=torch.float64)
         for name, hyper in config.groups[0].hypers

@@ -1,4 +1,4 @@
-"""Convolutional models and a vision transformer in the style of torchvision, small."""
+"""Small convolutional models and a vision transformer in the style of torchvision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Classifier(nn.Module):
-    """Runs `body` and compares with the labels; returns (output, loss)."""
+    """Runs `body` and compares its result with the labels; returns (output, loss)."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Classifier(nn.Module):
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):
-    """A convolution and a batch norm, without activation."""
+    """Returns a convolution and a batch norm, without activation."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
@@ -28,7 +28,7 @@ def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: i
 
 
 class Residual(nn.Module):
-    """`way` and a short cut, which is a projection where the shape changes."""
+    """`way` and a short cut, which is a projection if the shape changes."""
 
     def __init__(self, way: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class SqueezeExcite(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Widens, filters each channel on its own, and narrows; with the way around where it fits."""
+    """Widens, filters each channel, and narrows; with a residual connection if shapes match."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, activation, excites: bool) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def efficient_net() -> nn.Module:
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token, positions, encoder layers."""
+    """A vision transformer: patches, a class token, positions, encoder layers."""
 
     def __init__(self, side: int = 16, patch: int = 4, width: int = 16, classes: int = 5) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Functions as wrapped models, for the tests of what is checked."""
+"""Functions as wrapped models, for tests of checks."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ class Pair(NamedTuple):
 
 
 def asserted_chain(self, x):
-    """Its assert stands here as it is; pytest rewrites those of tests."""
+    """Contains a plain assert, because pytest rewrites the asserts of test files."""
     assert x.dim() == 1 and not (x < 0).any() and torch.isfinite(x).all()
     return x + 1

@@ -115,7 +115,7 @@ class SerialDense(keras.layers.Dense):  # type: ignore[misc]
         *args: Any,
         **settings: Any,
     ) -> None:
-        """Passes the arguments to Keras's layer; how the product is divided is accepted."""
+        """Passes arguments to Keras's layer and stores how the product is divided (accepted)."""
         super().__init__(units, *args, **settings)
         self.serialization_factor = serialization_factor
         self.serialization_dimension = serialization_dimension
