@@ -34,7 +34,7 @@ class PipelineSchedule(Enum):
 
 
 class RecomputationMode(Enum):
-    """How a pipeline recomputes activations (modelled: all modes are the same)."""
+    """The mode in which a pipeline recomputes activations (modelled: all modes are the same)."""
 
     Auto = 0
     RecomputeThenBackpropagate = 1

@@ -1,5 +1,5 @@
-"""Functions that `IPUStrategy.run` runs: captured once, their loop becomes device iterations.
+"""Functions of `IPUStrategy.run`: captured once, with their loops as device iterations.
 
-A function is run twice in Python. The first run, on the host, finds out what it is made of; the
-second one is traced, with one pass of its loop. No file here imports TensorFlow by itself.
+A function runs twice in Python. The first run, on the host, discovers its loops and updates. The
+second run is traced, with one pass of its loop. No file here imports TensorFlow itself.
 """

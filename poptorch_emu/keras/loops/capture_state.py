@@ -1,6 +1,6 @@
-"""What a function does while it is captured: what it reads, sends, and updates, pass by pass.
+"""Records the reads, sends and updates of a function while it is captured, pass by pass.
 
-There is one capture at a time. Calls of other threads meanwhile are not captured.
+Each thread has at most one capture. Calls of other threads are not part of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poptorch_emu.keras.loops.symbolic_values import entered, left, outside_of_g
 
 @dataclass
 class Update:
-    """What an optimiser was asked to do: its variables, and the loss that has these gradients."""
+    """A requested update of an optimiser: its variables, their gradients, and the loss of these."""
 
     optimizer: Any
     variables: list[Any]
@@ -28,19 +28,19 @@ class Update:
 
 @dataclass(eq=False)
 class Pass:
-    """One pass of a loop, or what is outside of loops.
+    """One pass of a loop, or the code outside of loops.
 
     Attributes:
-        parent: what is around the loop.
-        reads: the infeeds of which an element was taken, in order.
-        sent: queues, each with what it was given.
-        updates: of optimisers.
-        is_in_program: whether updates are operations of the program, in their order, not the last
+        parent: pass around the loop; `None` outside of loops.
+        reads: infeeds that the pass has read from, in order.
+        sent: (queue, value) pairs that the pass has sent.
+        updates: updates of optimisers.
+        is_in_program: whether updates are operations of the program, in order, instead of the last
             step of a training program.
-        loop: one inside whose passes are device iterations.
-        is_of_device: whether the program itself says that this is one of the device.
-        is_merged: whether its values are now those of the parent.
-        is_gone: whether nothing that follows has access to its values.
+        loop: loop inside this pass whose passes are device iterations.
+        is_of_device: whether the program itself requests that this pass is a device iteration.
+        is_merged: whether the values of the pass now belong to its parent.
+        is_gone: whether later code cannot access the values of the pass.
     """
 
     parent: Pass | None = None
@@ -55,23 +55,23 @@ class Pass:
 
     @property
     def acts(self) -> bool:
-        """Whether it reads, sends or updates by itself."""
+        """Whether the pass itself reads, sends or updates."""
         return bool(self.reads or self.sent or self.updates)
 
     @property
     def update(self) -> Update | None:
-        """The update that a training program ends with; `None` if there is none."""
+        """The update at the end of a training program; `None` if there is none."""
         return self.updates[0] if self.updates and not self.is_in_program else None
 
     def holder(self) -> Pass:
-        """Returns the pass that has the values of this one now."""
+        """Returns the pass to which the values of this pass belong now."""
         return self.parent.holder() if self.is_merged and self.parent is not None else self
 
     def enter(self, loop: DeviceLoop) -> None:
-        """Notes a loop of the device inside.
+        """Records a loop of the device inside the pass.
 
         Raises:
-            Error: there is another one.
+            Error: the pass already has such a loop.
         """
         if self.loop is not None:
             raise compiler_error(
@@ -86,11 +86,11 @@ class DeviceLoop:
     """A loop whose passes are device iterations.
 
     Attributes:
-        ordinal: which of the loops that the function begins.
-        values: what its variable takes on, one after the other.
-        body: its last pass.
-        carried: local variables that one pass hands to the next, with what they are at first, and
-            after a pass.
+        ordinal: index of the loop among the loops that the function begins.
+        values: values of the loop's variable, in order.
+        body: last pass of the loop.
+        carried: local variables that one pass hands to the next, as (value before the loop, value
+            after a pass).
     """
 
     ordinal: int
@@ -100,20 +100,20 @@ class DeviceLoop:
 
 
 class Capture(ABC):
-    """One run of a function.
+    """One run of a function that is captured.
 
     Attributes:
-        replicas: among which elements are divided.
-        outermost: what is outside of all loops.
-        num_acts: how often it has read, sent or updated.
-        origins: gradients that a tape returned, by their ids, with its target and the source.
+        replicas: number of replicas among which elements are divided.
+        outermost: record of the code outside of all loops.
+        num_acts: number of reads, sends and updates.
+        origins: (gradient, target, source) of each gradient that a tape returned, by its id.
     """
 
     def __init__(self, replicas: int) -> None:
-        """Begins.
+        """Prepares a capture.
 
         Args:
-            replicas: among which batches are divided.
+            replicas: number of replicas among which batches are divided.
         """
         self.replicas = replicas
         self.outermost = Pass()
@@ -131,7 +131,7 @@ class Capture(ABC):
         """Yields the values of a loop's variable, as far as the loop is run."""
 
     def known_count(self) -> int | None:
-        """Returns how many iterations the loop makes that begins next, if that is known."""
+        """Returns the number of iterations of the loop that begins next; `None` if unknown."""
         return None
 
     def run_loop(self, values: Sequence[Any]) -> Iterator[Any]:
@@ -140,11 +140,11 @@ class Capture(ABC):
         return self.passes(self._num_loops - 1, values)
 
     def note_read(self, variable: Any) -> None:
-        """Notes that a variable of Keras is read."""
+        """Records that a variable of Keras is read."""
         return None
 
     def note_device_loop(self) -> None:
-        """Makes the loop whose pass this is one of the device."""
+        """Makes the loop of the current pass a loop of the device."""
         self._innermost.is_of_device = True
 
     def read(self, infeed: Any) -> Any:
@@ -154,10 +154,10 @@ class Capture(ABC):
         return entered(self.element(infeed))
 
     def send(self, queue: Any, value: Any) -> None:
-        """Notes that a queue is given a value.
+        """Records that a value is sent to a queue.
 
         Raises:
-            ValueError: it was given one already.
+            ValueError: the queue has already received a value.
         """
         if any(queue is other for each in self._open_passes() for other, _ in each.sent):
             raise ValueError(
@@ -168,13 +168,13 @@ class Capture(ABC):
         self.num_acts += 1
 
     def update(self, update: Update) -> None:
-        """Notes the update of an optimiser."""
+        """Records an update of an optimiser."""
         self._innermost.updates.append(update)
         self.num_acts += 1
 
     @contextmanager
     def one_pass(self) -> Iterator[Pass]:
-        """Collects what happens in one pass of a loop."""
+        """Records the acts within the context as one pass of a loop."""
         outer = self._innermost
         self._innermost = Pass(outer)
         try:
@@ -194,13 +194,13 @@ class Capture(ABC):
 
 
 class SendingCapture(Capture):
-    """The run of a model, whose layers and losses may send values to queues."""
+    """A run of a model, in which layers and losses may send values to queues."""
 
     def element(self, infeed: Any) -> Any:
-        """Refuses.
+        """Raises an error, because a model does not read data itself.
 
         Raises:
-            Error: always; a model is given its data.
+            Error: always.
         """
         raise compiler_error(
             "next() is called in a layer or a loss, but the data of a model are what fit and its "
@@ -216,14 +216,14 @@ _local = threading.local()
 
 
 def current() -> Capture | None:
-    """Returns the capture of this thread, `None` if there is none."""
+    """Returns the capture of this thread; `None` if there is none."""
     capture: Capture | None = getattr(_local, "capture", None)
     return capture
 
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Lets this thread do what is neither captured nor the program's own."""
+    """Lets this thread run code that is neither captured nor part of the user's program."""
     was_suspended = is_suspended()
     _local.is_suspended = True
     try:
@@ -234,7 +234,7 @@ def suspended() -> Iterator[None]:
 
 
 def is_suspended() -> bool:
-    """Returns whether this thread does what is not the program's own."""
+    """Returns whether this thread runs code outside of the user's program."""
     return getattr(_local, "is_suspended", False)
 
 

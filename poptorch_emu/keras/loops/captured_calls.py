@@ -1,7 +1,7 @@
-"""Functions of Python, Keras and TensorFlow that mean something else while a function is captured.
+"""Replacements for functions of Python, Keras and TensorFlow during a capture.
 
-All of them ask first whether the call is part of the capture. Another thread gets what it always
-gets.
+Each replacement first asks whether the call is part of the capture. In other threads it calls the
+original.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from poptorch_emu.trace.patches import patched
 
 @contextmanager
 def captured_calls(function: Callable[..., Any]) -> Iterator[None]:
-    """Replaces what a function may call."""
+    """Replaces functions that a captured function may call."""
     tf = tensorflow()
     with ExitStack() as stack:
         stack.enter_context(_own_range(function))
@@ -51,7 +51,7 @@ def captured_calls(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function of Python behind one of TensorFlow."""
+    """Returns the Python function behind a function of TensorFlow."""
     while hasattr(function, "python_function"):
         function = function.python_function
     return function
@@ -61,7 +61,7 @@ class CapturedRange(Sequence[Any]):
     """A range whose loop may become device iterations."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Takes a range."""
+        """Wraps a sequence of values."""
         self.values = values
 
     def __iter__(self) -> Iterator[Any]:
@@ -79,10 +79,10 @@ _CAPTURED = (Infeed, Joined, CapturedRange)
 
 
 class _Scalars(Sequence[Any]):
-    """The tensors in one of TensorFlow, each made when it is asked for: a long range has many."""
+    """The scalars of a TensorFlow tensor, created on demand because a long range has many."""
 
     def __init__(self, tensor: Any) -> None:
-        """Takes a tensor of one axis that is known on the host."""
+        """Wraps a tensor with one axis whose elements are known on the host."""
         self._dtype = tensor.dtype
         found = left(tensor)
         self._array = found if found is not tensor else tensor.numpy()
@@ -117,7 +117,7 @@ def _replaced(owner: Any, **replacements: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def _own_range(function: Callable[..., Any]) -> Iterator[None]:
-    """Gives the module of a function other `range`, `enumerate` and `zip`, if it has none."""
+    """Replaces `range`, `enumerate` and `zip` in a function's module, unless it defines them."""
     names = {"range": _range, "enumerate": _enumerate, "zip": _zip}
     scope = getattr(inspect.unwrap(function), "__globals__", {})
     added = {name: each for name, each in names.items() if name not in scope}
@@ -155,7 +155,7 @@ def _zip(*values: Any, strict: bool = False) -> Any:
 
 
 def _source(values: Any) -> Any:
-    """Returns an infeed for a data set, and all else as it is."""
+    """Returns an infeed for a data set, and any other value unchanged."""
     tf = tensorflow()
     if tf is not None and current() is not None and isinstance(values, tf.data.Dataset):
         return Infeed(values, is_of_run=True)

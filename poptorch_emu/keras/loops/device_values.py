@@ -1,4 +1,4 @@
-"""Which values are the device's, and what they look like."""
+"""Tells values of the device from values of the host, and converts between their forms."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from poptorch_emu.trace.blocks import is_tracing
 
 
 def is_computing() -> bool:
-    """Returns whether this thread captures something: its tensors stand for the device's."""
+    """Returns whether this thread captures a program whose tensors stand for the device's."""
     return current() is not None or is_tracing() or in_symbolic_scope()
 
 
 def is_of_device(value: Any) -> bool:
-    """Returns whether a value is computed by the device; others are known beforehand."""
+    """Returns whether the device computes a value; other values are known beforehand."""
     return isinstance(value, torch.Tensor)
 
 
 def form_of_value(value: Any) -> Any:
-    """Returns a tensor without elements for one of the device, and all else as it is."""
+    """Returns a meta tensor for a value of the device, and any other value unchanged."""
     if not is_of_device(value):
         return value
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
 def read_variables(values: Any) -> Any:
-    """Returns a structure with what its variables and symbolic tensors are now."""
+    """Returns a structure with the current values of its variables and symbolic tensors."""
     return keras.tree.map_structure(_read, values)
 
 
 def all_on_device(values: Any) -> Any:
-    """Returns a structure with tensors for numbers, tensors of the host and variables."""
+    """Returns a structure with numbers, host tensors and variables converted to tensors."""
     return keras.tree.map_structure(_on_device, values)
 
 

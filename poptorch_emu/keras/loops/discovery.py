@@ -1,8 +1,8 @@
-"""The first run of a function, on the host: what it is made of.
+"""The first run of a function, on the host, which discovers its loops, reads and updates.
 
-Its models are built, its loop makes two passes, and what it would assign to variables is forgotten.
-A tensor of the first pass that the second one uses is handed on from iteration to iteration, if a
-local variable holds it.
+The run builds models, runs two passes of the loop, and discards assignments to variables. A tensor
+of the first pass that the second pass uses is handed on from iteration to iteration, if a local
+variable holds it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _UNEVEN = (
 
 @dataclass(frozen=True)
 class Discovered:
-    """What a function is made of.
+    """The result of the first run of a function.
 
     Attributes:
-        loops: those that become device iterations, outermost first.
-        body: what is done in one iteration.
-        result: what the function returns, with tensors of the host.
-        variables: of Keras that it uses.
-        used_counters: the ordinals of loops whose variable is used.
+        loops: loops that become device iterations, outermost first.
+        body: record of one iteration.
+        result: result of the function, with tensors of the host.
+        variables: variables of Keras that the function uses.
+        used_counters: ordinals of loops whose variable is used.
     """
 
     loops: tuple[DeviceLoop, ...]
@@ -58,13 +58,13 @@ class Discovered:
 
     @property
     def handed_on(self) -> list[torch.Tensor]:
-        """What one iteration hands on to the next."""
+        """Values that one iteration hands on to the next."""
         forms = [form for loop in self.loops for _, form in loop.carried.values()]
         return [torch.as_tensor(leaf) for leaf in keras.tree.flatten(forms)]
 
     @property
     def iterations(self) -> int:
-        """How many device iterations there are."""
+        """Number of device iterations."""
         count = 1
         for loop in self.loops:
             count *= len(loop.values)
@@ -77,14 +77,14 @@ def discover(
     """Runs a function once on the host.
 
     Args:
-        function: of Python.
-        args: for it; tensors are PyTorch's.
-        kwargs: for it, by name.
-        replicas: among which elements are divided.
+        function: Python function.
+        args: positional arguments, with tensors of PyTorch.
+        kwargs: keyword arguments.
+        replicas: number of replicas among which elements are divided.
 
     Raises:
-        Error: it does what a device cannot.
-        ValueError: a queue is given two values.
+        Error: a device cannot run the function.
+        ValueError: a queue is sent two values.
     """
     discovery = _Discovery(replicas)
     with (
@@ -128,7 +128,7 @@ class _Discovery(Capture):
     def element(self, infeed: Any) -> Any:
         index = self._num_read.get(id(infeed), 0)
         self._num_read[id(infeed)] = index + 1
-        with disable_current_modes():  # Elements are made by no pass.
+        with disable_current_modes():  # No pass creates the elements.
             return infeed.peek(index)
 
     def send(self, queue: Any, value: Any) -> None:
@@ -136,7 +136,7 @@ class _Discovery(Capture):
         super().send(queue, value)
 
     def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
-        """Yields all values to an ordinary loop, the first two to one of the device."""
+        """Yields all values to an ordinary loop, and the first two to a loop of the device."""
         seen: list[tuple[Pass, dict[str, Any]]] = []
         before: dict[str, Any] = {}
         for number, value in enumerate(values):
@@ -167,7 +167,7 @@ class _Discovery(Capture):
             self._innermost.enter(loop)
 
     def end(self, result: Any) -> None:
-        """Checks what the function returned."""
+        """Checks the result of the function, and the values that cross passes."""
         self._note_uses(result)
         if self._was_left:
             raise compiler_error(
@@ -184,7 +184,7 @@ class _Discovery(Capture):
             raise compiler_error(_CARRIED)
 
     def used_counters(self) -> set[int]:
-        """Returns the loops whose variable is used."""
+        """Returns the ordinals of the loops whose variable is used."""
         return {ordinal for key, (_, ordinal) in self._counters.items() if key in self.tracker.used}
 
     def _compare(
@@ -194,7 +194,7 @@ class _Discovery(Capture):
         first: tuple[Pass, Mapping[str, Any]],
         second: tuple[Pass, Mapping[str, Any]],
     ) -> None:
-        """Compares two passes of a loop, and finds what it hands on."""
+        """Compares two passes of a loop, and finds the values that it hands on."""
         (one, middle), (other, after) = first, second
         if _acts_of(one) != _acts_of(other):
             raise compiler_error(_UNEVEN)
@@ -213,7 +213,7 @@ class _Discovery(Capture):
                 )
 
     def _is_handed_on(self, first: Pass, before: Any, middle: Any, after: Any) -> bool:
-        """Returns whether a variable has another value after each pass, of one form."""
+        """Returns whether a variable has another value of the same form after each pass."""
         if middle is before:
             return False
         leaves = [keras.tree.flatten(each) for each in (before, middle, after)]
@@ -229,7 +229,7 @@ class _Discovery(Capture):
         )
 
     def _counter(self, ordinal: int, value: Any) -> torch.Tensor:
-        """Returns what stands for the variable of a loop."""
+        """Returns a tensor that stands for the variable of a loop."""
         with disable_current_modes():
             counter = as_counter(loop_values([value])[0])
         self._counters[id(counter)] = (counter, ordinal)
@@ -249,14 +249,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _acts_of(each: Pass) -> list[int]:
-    """Returns what a pass acts on."""
+    """Returns the ids of the objects that a pass reads, sends to or updates."""
     inner = [] if each.loop is None else [len(each.loop.values), *_acts_of(each.loop.body)]
     updated = [x for update in each.updates for x in (update.optimizer, *update.variables)]
     return [id(x) for x in (*each.reads, *(queue for queue, _ in each.sent), *updated)] + inner
 
 
 def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
-    """Returns the loops of the device, and what is inside of all of them."""
+    """Returns the loops of the device, and the record of the code inside all of them."""
     loops, body = [], outermost
     while body.loop is not None:
         if body.acts:
@@ -274,7 +274,7 @@ def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
 
 
 def loop_values(values: Sequence[Any]) -> torch.Tensor:
-    """Returns the values of the variable of a loop as the device has them."""
+    """Returns the values of a loop's variable as a tensor of the device."""
     if hasattr(values, "__array__"):
         found = torch.as_tensor(np.array(values))
         has_type = True
@@ -288,6 +288,6 @@ def loop_values(values: Sequence[Any]) -> torch.Tensor:
 
 
 def as_counter(value: torch.Tensor) -> torch.Tensor:
-    """Returns the variable of a loop, which has no type of its own, as a number of Python."""
+    """Marks a loop's variable as a Python number, which has no type of its own."""
     value.is_number_of_python = True  # type: ignore[attr-defined]
     return value

@@ -1,7 +1,7 @@
 """A function as a PyTorch module that can be traced: one iteration of its loop.
 
-The module holds the variables of Keras that the function uses, and what its loop hands on from one
-iteration to the next.
+The module holds the variables of Keras that the function uses, and the values that its loop hands
+on from one iteration to the next.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class CapturedFunction(torch.nn.Module):
     """Runs one iteration of a function.
 
     Its forward takes a flag that is set in the first iteration, the tensors of the elements that
-    the iteration reads, the variables of its loops as far as they are used, the tensors among the
-    arguments, and the integers among Keras's variables. It returns, one by one, the loss if it
-    trains, the tensors of the result, and those that queues get.
+    the iteration reads, the variables of its loops if they are used, the tensors among the
+    arguments, and Keras's integer variables. It returns, as separate outputs, the loss of a
+    training function, the tensors of the result, and the tensors for queues.
 
     Attributes:
-        variables: of Keras, by the names of the parameters.
-        trained: those of them that an optimiser updates.
-        integers: further variables, whose values come with each run.
-        discovered: what the function is made of.
-        forms: what the function returned and sent when it was traced, without values.
+        variables: variables of Keras, by the names of the parameters.
+        trained: variables that an optimiser updates.
+        integers: further variables, whose values are inputs of each run.
+        discovered: result of the function's first run.
+        forms: structure of the result and of the values sent, without elements.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class CapturedFunction(torch.nn.Module):
         replicas: int,
         loss_factor: float = 1,
     ) -> None:
-        """Registers variables.
+        """Registers the variables of the function.
 
         Args:
-            function: of Python.
-            arguments: positional and named ones, with tensors of PyTorch.
-            discovered: what the function is made of.
-            replicas: among which elements are divided.
-            loss_factor: by what a loss is multiplied where its gradient begins.
+            function: Python function.
+            arguments: (positional arguments, keyword arguments), with tensors of PyTorch.
+            discovered: result of the function's first run.
+            replicas: number of replicas among which elements are divided.
+            loss_factor: factor of the loss at the start of back-propagation.
         """
         super().__init__()
         self._loss_factor = loss_factor
@@ -73,7 +73,7 @@ class CapturedFunction(torch.nn.Module):
             used.pop(id(each), None)
             standing_in = keras_counterpart(each)
             used[id(standing_in)] = standing_in
-        # Only numbers with a point are states of a device.
+        # A device can only hold states that are floating-point numbers.
         self.integers = [each for each in used.values() if not _is_floating(each)]
         for each in self.integers:
             del used[id(each)]
@@ -90,7 +90,7 @@ class CapturedFunction(torch.nn.Module):
 
     @property
     def forms(self) -> tuple[Any, list[Any]]:
-        """The result, and what each queue is sent; see the class."""
+        """The forms of (result, values for each queue); see the class."""
         return self._traced["forms"]  # type: ignore[no-any-return]
 
     def forward(self, is_first: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -116,7 +116,7 @@ class CapturedFunction(torch.nn.Module):
         ):
             result = read_variables(function(*entered(args), **entered(kwargs)))
         outputs = self._outputs(iteration, result, device)
-        if scope.has_pending:  # Outputs are what variables were before.
+        if scope.has_pending:  # Outputs may alias variables whose new values are stored below.
             outputs = [each.clone() for each in outputs]
         scope.store_all()
         return tuple(outputs)
@@ -140,15 +140,16 @@ def _is_floating(variable: Any) -> bool:
 
 
 def _is_seed(variable: Any) -> bool:
-    """Returns whether a variable is the state of a generator; the device has its own."""
+    """Returns whether a variable is a random generator's state, which the device has itself."""
     return bool(variable.name == "seed_generator_state")
 
 
 class _ReadingScope(StoringScope):
-    """Gives variables that no optimiser updates a gradient of their own, which a tape may ask for.
+    """Gives variables that no optimiser updates their own gradient, for which a tape may ask.
 
-    The loss does not see them. Integers have the values that the host gives them in each run. What
-    is assigned is stored at the end of the iteration, so that values that were read before stay.
+    The loss does not depend on these gradients. Integer variables have the values that the host
+    gives them in each run. Assignments are stored at the end of the iteration, so that values read
+    earlier stay unchanged.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class _ReadingScope(StoringScope):
         self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def get_current_value(self, variable: Any) -> Any:
-        """Returns what a variable is now."""
+        """Returns the current value of a variable."""
         if id(variable) in self._given:
             return self._given[id(variable)]
         if id(variable) in self._counts:
@@ -175,10 +176,10 @@ class _ReadingScope(StoringScope):
         return self._leaves[id(variable)]
 
     def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
-        """Stores a new value.
+        """Stores a new value of a variable.
 
         Raises:
-            Error: of an integer, which no device brings back.
+            Error: the variable is an integer, which cannot return from the device.
         """
         if id(update[0]) in self._counts:
             update = self._counts[id(update[0])], update[1].float()
@@ -192,11 +193,11 @@ class _ReadingScope(StoringScope):
 
     @property
     def has_pending(self) -> bool:
-        """Whether a variable was assigned to."""
+        """Whether any variable has a value to be stored."""
         return bool(self._pending)
 
     def store_all(self) -> None:
-        """Stores what was assigned."""
+        """Stores all new values in their variables."""
         with torch.no_grad():
             for stored, value in self._pending.values():
                 stored.copy_(value)

@@ -1,4 +1,4 @@
-"""One program of a function: an executor for so many iterations."""
+"""One program of a function: an executor for a number of iterations."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from poptorch_emu.keras.run_settings import ModelSettings, SystemSettings, execu
 from poptorch_emu.keras.wrapped_optimizers import merged
 from poptorch_emu.runtime.stream import ResultStream
 
-# A run that reads is cut into pieces: while the device runs one, the host reads the next. A piece
-# has at least so many iterations, but no more bytes, if their number can be divided so.
+# A run that reads data is divided into pieces, so that the host reads one while the device runs
+# another. If possible, a piece has at least _FEWEST_ITERATIONS, and no more than _MOST_INPUT_BYTES.
 _MOST_PIECES = 5
 _FEWEST_ITERATIONS = 50
 _WANTED_INPUT_BYTES = 2**24
 _MOST_INPUT_BYTES = 2**28
 
-# Between two looks at what has arrived. A thread that is woken for each iteration costs more than a
-# short one.
+# Interval between two checks for results. Waking a thread in each iteration would take longer than
+# a short iteration.
 _LINGER_SECONDS = 1e-3
 
 
@@ -38,12 +38,12 @@ class FunctionProgram(DeviceProgram):
     """Runs a function on virtual IPUs."""
 
     def __init__(self, module: CapturedFunction, system: SystemSettings, replicas: int) -> None:
-        """Makes an executor, which compiles when it is first called.
+        """Creates an executor, which compiles when it is first called.
 
         Args:
-            module: the function.
-            system: what the process's `IPUConfig` says.
-            replicas: how many run the function, each on an IPU.
+            module: captured function.
+            system: settings of the process's `IPUConfig`.
+            replicas: number of replicas that run the function, each on one IPU.
         """
         self._module = module
         self._discovered = module.discovered
@@ -53,7 +53,7 @@ class FunctionProgram(DeviceProgram):
         self._accumulation = settings.accumulation
         self._per_call = _iterations_of_call(module.discovered, replicas, self._accumulation)
         reads = module.discovered.body.reads
-        # Of what each next() gets, for calls in turn: one may run while the next is read.
+        # Memory for the data of each next(), for alternate calls: one runs while the next is read.
         self._places: tuple[dict[int, list[np.ndarray]], ...] = ({}, {})
         self._counts = {each: self._per_call * replicas * reads.count(each) for each in reads}
         self._of_tensorflow = [
@@ -75,10 +75,10 @@ class FunctionProgram(DeviceProgram):
         super().__init__(module, module.variables.values(), options, link)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Runs the function on the tensors among its arguments, and returns what it returns.
+        """Runs the function with the tensors among its arguments, and returns its result.
 
         Raises:
-            OutOfRangeError: of TensorFlow; an iterator has not enough elements.
+            OutOfRangeError: an iterator of TensorFlow has too few elements.
         """
         with self.on_device():
             return self._run(tensors)
@@ -109,12 +109,12 @@ class FunctionProgram(DeviceProgram):
                     if self._link is not None:
                         self._link.finish()
         finally:
-            if results is not None:  # Whatever ran counts, also if the rest failed.
+            if results is not None:  # Completed iterations count, even if later ones failed.
                 self._bring_variables_home()
         return None if results is None else results.returned()
 
     def _begun(self, call: int, taken: _Taken, tensors: Sequence[torch.Tensor]) -> ResultStream:
-        """Begins one call of a run; where that fails, its elements are kept."""
+        """Begins one call of a run; if that fails, its elements are put back."""
         try:
             inputs = self._inputs(call, taken, tensors)
             self.prepare(inputs)
@@ -128,25 +128,25 @@ class FunctionProgram(DeviceProgram):
     def _read(
         self, stream: ResultStream, results: FunctionResults, next_call: int | None
     ) -> _Taken | None:
-        """Hands the results of a call over as they come, and returns what the next one takes.
+        """Passes the results of a call on as they arrive, and returns the next call's elements.
 
         Args:
-            stream: brings them.
-            results: take what comes.
-            next_call: which follows; `None` if none does.
+            stream: stream of the results of the current call.
+            results: receiver of the results.
+            next_call: number of the next call; `None` if this is the last one.
         """
         following: _Taken | None = None
         fault: BaseException | None = None
         try:
             with stream:
                 try:
-                    if next_call is None:  # The next run may take them.
+                    if next_call is None:  # Further elements belong to the next run.
                         early = [each for each in self._counts if each.may_be_read_early]
                         self._read_on(early, stream, results)
                     else:
                         self._read_on(self._counts, stream, results)
                         following = self._taken(next_call)
-                except BaseException as error:  # What runs comes to its end before.
+                except BaseException as error:  # First the running call completes.
                     fault = error
                 for bundle in stream.bundles(_LINGER_SECONDS):
                     results.take(*bundle)
@@ -159,15 +159,15 @@ class FunctionProgram(DeviceProgram):
         return following
 
     def _put_rest_back(self, taken: _Taken) -> None:
-        """Keeps those elements of a call that come after the update that failed."""
+        """Puts back the elements of a call that follow the update that failed."""
         if self._link is None:
-            return  # Which iteration has failed is not known.
+            return  # Without updates, the iteration that failed is not known.
         for infeed, each in taken.elements.items():
             num_used = self._link.num_micro_batches() + self._accumulation
             infeed.put_back(each[num_used * len(each) // self._per_call :])
 
     def _bring_variables_home(self) -> None:
-        """Copies what the function has assigned to variables to the host."""
+        """Copies assigned variables to the host."""
         assigned = self._discovered.variables.assigned
         if self._link is None and assigned:
             self.executor.copyWeightsToHost()
@@ -177,7 +177,7 @@ class FunctionProgram(DeviceProgram):
     def _read_on(
         self, infeeds: Iterable[Infeed], stream: ResultStream, results: FunctionResults
     ) -> None:
-        """Reads the elements of the next call, as many as there are, while one runs."""
+        """Reads elements for the next call, as far as they exist, while a call is running."""
         looked = time.monotonic()
         for infeed in infeeds:
             for number in range(infeed.num_held, self._counts[infeed]):
@@ -191,7 +191,7 @@ class FunctionProgram(DeviceProgram):
     def _inputs(
         self, call: int, taken: _Taken, tensors: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Returns what the iterations of a call take, those of all replicas after one another."""
+        """Returns the inputs of a call: for each iteration, the values of all replicas in order."""
         count, replicas = self._per_call, self._replicas
         is_first = torch.zeros(count * replicas, dtype=torch.bool)
         is_first[:replicas] = call == 0
@@ -204,7 +204,7 @@ class FunctionProgram(DeviceProgram):
         return [each.flatten(0, 1) if each.dim() > 1 else each for each in inputs]
 
     def _taken(self, call: int) -> _Taken:
-        """Takes the elements of all infeeds for a call of a run, or none."""
+        """Takes the elements of all infeeds for a call of a run, or none of them."""
         for infeed, count in self._counts.items():
             infeed.hold(count)
         taken = _Taken({infeed: infeed.take(count) for infeed, count in self._counts.items()})
@@ -216,7 +216,7 @@ class FunctionProgram(DeviceProgram):
         return taken
 
     def _stacked(self, call: int, elements: Mapping[Infeed, list[Element]]) -> list[torch.Tensor]:
-        """Returns what each next() of an iteration gets in one call of a run."""
+        """Returns the tensors for each next() of an iteration, in one call of a run."""
         reads, inputs = self._discovered.body.reads, []
         for number, infeed in enumerate(reads):
             turn, turns = reads[:number].count(infeed), reads.count(infeed)
@@ -231,27 +231,27 @@ class FunctionProgram(DeviceProgram):
 
 @dataclass(frozen=True)
 class _Taken:
-    """What one call of a run takes from its infeeds.
+    """The elements that one call of a run takes from its infeeds.
 
     Attributes:
-        elements: all of each infeed, in order.
-        inputs: what each next() of an iteration gets.
+        elements: all elements of each infeed, in order.
+        inputs: tensors for each next() of an iteration.
     """
 
     elements: Mapping[Infeed, list[Element]]
     inputs: list[torch.Tensor] = field(default_factory=list)
 
     def put_back(self) -> None:
-        """Makes the elements the next ones of their infeeds again."""
+        """Puts the elements back, so that they are the next ones of their infeeds."""
         for infeed, each in self.elements.items():
             infeed.put_back(each)
 
 
 def settings_of_update(discovered: Discovered) -> ModelSettings:
-    """Returns how a function trains, as wrappers of its optimiser ask for.
+    """Returns the settings for training that wrappers of the function's optimiser requested.
 
     Raises:
-        ValueError: its iterations make no whole number of updates.
+        ValueError: the number of iterations is not a multiple of the iterations of an update.
     """
     if discovered.body.update is None:
         return ModelSettings()
@@ -265,9 +265,9 @@ def settings_of_update(discovered: Discovered) -> ModelSettings:
 
 
 def _iterations_of_call(discovered: Discovered, replicas: int, accumulation: int) -> int:
-    """Returns how many iterations one call of the executor makes, in whole updates.
+    """Returns how many iterations one call of the executor makes, a multiple of an update's.
 
-    Each has the learning rate of its beginning, so that a schedule allows for one only.
+    A call has one learning rate, so with a learning rate schedule it makes only one update.
     """
     update, iterations = discovered.body.update, discovered.iterations
     schedule = keras.optimizers.schedules.LearningRateSchedule
@@ -287,7 +287,7 @@ def _iterations_of_call(discovered: Discovered, replicas: int, accumulation: int
 
 
 def _counters(discovered: Discovered) -> list[torch.Tensor]:
-    """Returns the values of the variables of loops, as far as they are used, in all iterations."""
+    """Returns the values of the used loop variables in all iterations."""
     found, inner = [], discovered.iterations
     for loop in discovered.loops:
         inner //= len(loop.values)

@@ -1,4 +1,4 @@
-"""What a function returns and what queues get, from what each iteration brought."""
+"""Collects the result of a function, and the values for queues, from its iterations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from poptorch_emu.keras.loops.host_values import to_host
 
 
 class FunctionResults:
-    """Takes the outputs of some iterations after the other."""
+    """Receives the outputs of iterations, in order."""
 
     def __init__(self, module: CapturedFunction, replicas: int, accumulation: int = 1) -> None:
-        """Tells the queues what they will get.
+        """Tells the queues the structure of their values.
 
         Args:
-            module: the function, traced.
-            replicas: of which each has outputs.
-            accumulation: how many iterations each result of the device has.
+            module: captured function that was traced.
+            replicas: number of replicas, each with its own outputs.
+            accumulation: number of iterations in each result of the device.
         """
         body = module.discovered.body
         self._result, sent = module.forms
@@ -36,7 +36,7 @@ class FunctionResults:
             queue.expect(form, replicas)
 
     def take(self, num_results: int, outputs: Sequence[torch.Tensor]) -> None:
-        """Gives the queues what they get of some results of the device."""
+        """Passes the values in some results of the device to the queues."""
         remaining = iter(outputs)
         count = num_results * self._accumulation
         if self._has_loss:
@@ -46,17 +46,17 @@ class FunctionResults:
             queue.put(count, self._leaves(count, form, remaining))
 
     def returned(self) -> Any:
-        """Returns what the last iteration of one replica returned."""
+        """Returns the result of one replica's last iteration."""
         values = [to_host(each[0]) for each in self._last]
         return with_leaves(self._result, values, is_of_device)
 
     def _leaves(self, count: int, form: Any, outputs: Iterator[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the next outputs: for each iteration a row with one entry for each replica."""
+        """Returns the next outputs, with axes (iteration, replica, ...)."""
         rows = count, self._replicas
         found = []
         for leaf in filter(is_of_device, keras.tree.flatten(form)):
             values = next(outputs)
-            if values.numel() == leaf.numel():  # One for all, or the only one.
+            if values.numel() == leaf.numel():  # A single value, which all iterations share.
                 values = values.expand(*rows, *leaf.shape)
             found.append(values.reshape(*rows, *leaf.shape).to(leaf.dtype))
         return found

@@ -1,4 +1,4 @@
-"""Functions that a strategy runs, each captured and compiled once for one kind of arguments."""
+"""Runs the functions of a strategy, each captured and compiled once for a kind of arguments."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from poptorch_emu.keras.wrapped_optimizers import factor_of_loss
 
 
 class FunctionRunner:
-    """The programs of functions."""
+    """The compiled programs of functions."""
 
     def __init__(self, system: Callable[[], SystemSettings]) -> None:
-        """Makes nothing yet.
+        """Prepares a runner without programs.
 
         Args:
-            system: returns what the process's `IPUConfig` says.
+            system: function that returns the settings of the process's `IPUConfig`.
         """
         self._system = system
         self._programs: dict[Hashable, FunctionProgram] = {}
         self._last: FunctionProgram | None = None
 
     def last_executor(self) -> PoplarExecutor | None:
-        """Returns what ran last; `None` if nothing did."""
+        """Returns the executor that ran last; `None` if none did."""
         return None if self._last is None else self._last.executor
 
     def run(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Runs a function on the IPUs, and returns what it returns; threads take turns."""
+        """Runs a function on the IPUs and returns its result; threads take turns."""
         with turn():
             return self._run(plain_function(function), args, kwargs)
 
@@ -75,10 +75,10 @@ class FunctionRunner:
 
 
 def _for_device(leaf: Any) -> Any:
-    """Returns a tensor of PyTorch for one of the host, and all else as it is.
+    """Returns a tensor of PyTorch for a tensor of the host, and any other value unchanged.
 
     Raises:
-        TypeError: the device has no such type.
+        TypeError: the device does not support the type.
     """
     if not is_host_tensor(leaf):
         return leaf
@@ -96,7 +96,7 @@ def _kind(leaf: Any) -> str:
 
 
 def _key(leaf: Any) -> Hashable:
-    """Returns what is the same for arguments of which one program is made."""
+    """Returns a key that is equal for arguments that can share a program."""
     if isinstance(leaf, torch.Tensor):
         return tuple(leaf.shape), leaf.dtype
     is_value = isinstance(leaf, (bool, int, float, complex, str, bytes, type(None)))

@@ -1,4 +1,4 @@
-"""Gradients and updates of functions that are captured: what a tape and an optimiser stand for."""
+"""Gradients of tapes and updates of optimisers in functions that are captured."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def gradient(
     """Returns the gradients of tensors, in the structure of the sources.
 
     Args:
-        capture: in which they are needed.
-        target: tensors; those of several elements are added up.
-        sources: variables of Keras, and tensors.
-        output_gradients: by what the targets are multiplied; 1 if `None`.
-        gives_zeros: what a source gets that has no part; `None` otherwise.
+        capture: capture of the function that needs the gradients.
+        target: structure of tensors; the elements of all of them are summed.
+        sources: structure of Keras variables and tensors.
+        output_gradients: factors of the targets; `None` for 1.
+        gives_zeros: whether the gradient of an unconnected source is zero instead of `None`.
     """
     targets = keras.tree.flatten(target)
     weights = (
@@ -46,7 +46,7 @@ def gradient(
 
 
 def watch(tensors: Any) -> None:
-    """Makes tensors be sources of gradients."""
+    """Makes tensors valid sources of gradients."""
     for each in keras.tree.flatten(tensors):
         if isinstance(each, torch.Tensor) and not each.requires_grad:
             each.requires_grad_()
@@ -55,11 +55,11 @@ def watch(tensors: Any) -> None:
 def apply(
     capture: Capture, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None
 ) -> None:
-    """Notes that an optimiser updates variables by gradients.
+    """Records that an optimiser updates variables with gradients.
 
-    Those that a tape returned are the gradients of its target. Others are those of a sum of
-    products, which autograd turns into them again. Keras divides by the factor of the optimizer by
-    which the program has scaled its loss; the device multiplies and divides by itself.
+    Gradients returned by a tape are those of its target. Other gradients become the gradients of a
+    sum of products, from which autograd recovers them. Keras divides by the optimiser's loss scale
+    factor, because the program has scaled its loss; the device scales and unscales by itself.
 
     Raises:
         ValueError: there is no gradient.
@@ -81,7 +81,7 @@ def apply(
 
 
 def _loss_of(capture: Capture, pairs: Iterable[tuple[Any, Any]]) -> torch.Tensor:
-    """Returns a number whose gradients are those of the pairs."""
+    """Returns a scalar whose gradients are those in the pairs."""
     totals = []
     for each, variable in pairs:
         _, total, source = capture.origins.get(id(each), (None, None, None))

@@ -1,6 +1,6 @@
-"""Values of TensorFlow as tensors of PyTorch, and back.
+"""Converts values of TensorFlow to tensors of PyTorch, and back.
 
-TensorFlow is used where the program has imported it; without it, results stay PyTorch's.
+Without TensorFlow in the program, results stay tensors of PyTorch.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from poptorch_emu.keras.loops.symbolic_values import outside_of_graphs
 
 
 def tensorflow() -> Any:
-    """Returns TensorFlow, `None` if nobody has imported it."""
+    """Returns TensorFlow; `None` if the program has not imported it."""
     return sys.modules.get("tensorflow")
 
 
 def check_integers(array: Any) -> None:
-    """Checks that the device has the integers of an array.
+    """Checks that the integers of an array fit the device.
 
     Raises:
-        OverflowError: one needs more than 32 bits.
+        OverflowError: an integer needs more than 32 bits.
     """
     limits = np.iinfo(np.int32)
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or not array.size:
@@ -48,7 +48,7 @@ def to_torch(value: Any) -> torch.Tensor:
     """Returns a tensor of PyTorch with the elements of a host tensor.
 
     Raises:
-        TypeError: the device has no such type.
+        TypeError: the device does not support the type.
     """
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
@@ -56,11 +56,11 @@ def to_torch(value: Any) -> torch.Tensor:
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"Unsupported data type for input: {_name_of_type(value)}")
-    return torch.from_numpy(np.array(array))  # One that may be written to.
+    return torch.from_numpy(np.array(array))  # A copy, which can be written to.
 
 
 def to_host(value: torch.Tensor) -> Any:
-    """Returns what a program gets of a result: TensorFlow's own tensor, if it is there."""
+    """Returns a result for the program: a TensorFlow tensor if TensorFlow is loaded."""
     tf = tensorflow()
     if tf is None:
         return value

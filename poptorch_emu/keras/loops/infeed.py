@@ -16,36 +16,36 @@ from poptorch_emu.keras.loops.host_values import check_integers, tensorflow
 from poptorch_emu.keras.loops.safe_data_sets import can_be_bundled
 from poptorch_emu.keras.loops.turns import reading
 
-Element = list[np.ndarray]  # The arrays of its tensors.
+Element = list[np.ndarray]  # Arrays of the tensors in an element.
 
-# Small elements are read several at a time: a call of TensorFlow takes longer than one of them.
+# Limits for reading several small elements at once, because a call of TensorFlow takes longer.
 _MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 64, 2**20
-# Of elements that are read beforehand, where a data set does not say how many there are.
+# Limit for elements that are read in advance, if a data set does not know its size.
 _MOST_HELD_BYTES = 2**28
-# Those of which both NumPy and the device have numbers.
+# Types of elements that both NumPy and the device support.
 _TYPES = {np.bool_, np.float16, np.float32, np.float64}
 _TYPES |= {getattr(np, f"{sign}int{bits}") for sign in ("u", "") for bits in (8, 16, 32, 64)}
 
 
 class Infeed:
-    """An iterator over a data set, for the device alone.
+    """An iterator over a data set that only the device reads.
 
     Attributes:
-        spec: of an element.
-        shapes: of its tensors.
-        num_bytes: of all of them.
+        spec: structure, shapes and types of an element.
+        shapes: shapes of the tensors of an element.
+        num_bytes: bytes of all tensors of an element.
     """
 
     def __init__(self, dataset: Any, *, is_of_run: bool = False) -> None:
-        """Reads nothing yet.
+        """Prepares an iterator, which reads nothing yet.
 
         Args:
-            dataset: of TensorFlow.
-            is_of_run: whether each run of a function begins the data anew.
+            dataset: data set of TensorFlow.
+            is_of_run: whether each run of a function starts the data again.
 
         Raises:
             ValueError: a shape is not known.
-            TypeError: the device has no such elements.
+            TypeError: the device does not support the elements.
         """
         tf = tensorflow()
         self.spec = dataset.element_spec
@@ -76,20 +76,20 @@ class Infeed:
         self._dataset = dataset
         self._is_of_run = is_of_run
         self._iterator: Any = None
-        self._cardinality: int | None = None  # Not asked for yet.
+        self._cardinality: int | None = None  # `None` until it is first asked for.
         self._num_read = 0
-        self._held: deque[Element] = deque()  # Read, but not used yet.
+        self._held: deque[Element] = deque()  # Elements that are read, but not used yet.
         self._lock = threading.RLock()
 
     def __iter__(self) -> Iterator[Any]:
-        """Returns what goes through all elements that are left."""
+        """Returns an iterator over all remaining elements."""
         return self if current() is None else self._loop()
 
     def __next__(self) -> Any:
-        """Returns the next element in a function that is captured.
+        """Returns the next element, in a function that is captured.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: no function is being captured.
         """
         capture = current()
         if capture is None:
@@ -103,10 +103,10 @@ class Infeed:
     get_next = __next__
 
     def num_left(self) -> int:
-        """Returns how many elements are left.
+        """Returns the number of remaining elements.
 
         Raises:
-            ValueError: there is no end of them.
+            ValueError: the data set is infinite.
         """
         data = tensorflow().data
         if self.cardinality == data.INFINITE_CARDINALITY:
@@ -122,7 +122,7 @@ class Infeed:
 
     @property
     def cardinality(self) -> int:
-        """How many elements the data set has, or one of TensorFlow's numbers for what it says."""
+        """Size of the data set, or TensorFlow's constant for an unknown or infinite size."""
         if self._cardinality is None:
             with suspended():
                 self._cardinality = int(self._dataset.cardinality())
@@ -130,21 +130,21 @@ class Infeed:
 
     @property
     def may_be_read_early(self) -> bool:
-        """Whether elements of a later run may be read in this one: nothing tells when they were."""
+        """Whether elements for a later run may be read early, without a visible effect."""
         return self._at_once > 1 and not self._is_of_run
 
     @property
     def num_held(self) -> int:
-        """How many elements were read, but not taken yet."""
+        """Number of elements that are read, but not taken yet."""
         return len(self._held)
 
     def check(self, count: int) -> None:
-        """Checks that so many elements are left, as far as can be known.
+        """Checks that `count` elements remain, as far as that can be known.
 
-        If the data set does not say so, they are read, up to a bound of memory.
+        If the data set does not know its size, the elements are read, up to a limit of memory.
 
         Raises:
-            OutOfRangeError: of TensorFlow; there are not so many.
+            OutOfRangeError: fewer elements remain (the error is TensorFlow's).
         """
         data = tensorflow().data
         with self._lock:
@@ -156,10 +156,10 @@ class Infeed:
                     raise self._ended(count, left)
 
     def peek(self, index: int) -> Any:
-        """Returns one of the next elements, with tensors of PyTorch; they stay the next ones.
+        """Returns one of the next elements as tensors of PyTorch, without taking it.
 
         Raises:
-            OutOfRangeError: of TensorFlow; there are not so many.
+            OutOfRangeError: fewer elements remain (the error is TensorFlow's).
         """
         with self._lock:
             self.hold(index + 1)
@@ -167,22 +167,22 @@ class Infeed:
             return self.packed([each[0] for each in tensors])
 
     def put_back(self, elements: Sequence[Element]) -> None:
-        """Makes elements that were taken the next ones again."""
+        """Puts elements that were taken back, as the next ones."""
         with self._lock:
             self._held.extendleft(reversed(elements))
 
     def take(self, count: int) -> list[Element]:
-        """Returns the arrays of the next elements, all or none.
+        """Returns the arrays of the next `count` elements, or takes none.
 
         Raises:
-            OutOfRangeError: of TensorFlow; there are not so many.
+            OutOfRangeError: fewer elements remain (the error is TensorFlow's).
         """
         with self._lock:
             self.hold(count)
             return [self._held.popleft() for _ in range(count)]
 
     def begin_run(self) -> None:
-        """Begins the data anew, if each run does."""
+        """Starts the data again, if each run does so."""
         if self._is_of_run:
             with self._lock:
                 self._iterator, self._num_read = None, 0
@@ -197,17 +197,17 @@ class Infeed:
             yield element
 
     def hold(self, count: int) -> None:
-        """Reads until so many elements are there.
+        """Reads until `count` elements are held.
 
         Raises:
-            OutOfRangeError: of TensorFlow; there are not so many.
+            OutOfRangeError: fewer elements remain (the error is TensorFlow's).
         """
         with self._lock:
             if not self.has(count):
                 raise self._ended(count, len(self._held))
 
     def has(self, count: int) -> bool:
-        """Reads until so many elements are there, and returns whether there are."""
+        """Reads until `count` elements are held; returns whether there were enough."""
         with self._lock:
             while len(self._held) < count and self._read():
                 pass
@@ -226,10 +226,10 @@ class Infeed:
         return self.cardinality - self._num_read
 
     def _bundled(self) -> Any:
-        """Returns the data set with several elements in each of its own.
+        """Returns a data set with several elements in each of its elements.
 
-        They are made by one thread. If it were asked for each element, and waited each time, that
-        would take longer than the elements of a small model.
+        One background thread creates them. Waiting for each single element would take longer than
+        the elements of a small model.
         """
         if self._at_once == 1:
             return self._dataset
@@ -238,12 +238,12 @@ class Infeed:
         return dataset.batch(self._at_once).prefetch(2)
 
     def _read(self) -> bool:
-        """Reads some elements, and returns whether there were any."""
+        """Reads one or several elements; returns whether there were any."""
         tf = tensorflow()
         with suspended(), reading():
             if self._iterator is None:
                 self._iterator = iter(self._bundled())
-            try:  # Without the structure of an element, which takes as long as the rest.
+            try:  # A raw operator, because restoring an element's structure takes as long again.
                 tensors = tf.raw_ops.IteratorGetNext(
                     iterator=self._iterator._iterator_resource, **self._types
                 )
@@ -257,14 +257,14 @@ class Infeed:
 
 
 class Joined:
-    """Infeeds, ranges and others of these side by side, for a function that is captured."""
+    """Infeeds, ranges and other sources side by side, in a function that is captured."""
 
     def __init__(self, sources: Sequence[Any]) -> None:
-        """Takes infeeds and sequences; at least one is an infeed, or they are ranges."""
+        """Takes infeeds and sequences; at least one is an infeed, or all are ranges."""
         self._sources = sources
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yields what all have next, as long as all have something."""
+        """Yields the next entries of all sources, as long as all have one."""
         capture = current()
         assert capture is not None
         count = capture.known_count()
@@ -272,7 +272,7 @@ class Joined:
             yield self.entry(capture, number)
 
     def num_left(self, capture: Any) -> int:
-        """Returns for how many iterations there is something."""
+        """Returns the number of iterations for which all sources have entries."""
         return min(
             each.num_left() // capture.replicas
             if isinstance(each, Infeed)
@@ -283,7 +283,7 @@ class Joined:
         )
 
     def entry(self, capture: Any, number: Any) -> tuple[Any, ...]:
-        """Returns what all have for an iteration."""
+        """Returns the entries of all sources for an iteration."""
         return tuple(
             capture.read(each)
             if isinstance(each, Infeed)
@@ -295,7 +295,7 @@ class Joined:
 
 
 def _entry(values: Any, number: Any) -> Any:
-    """Returns an entry of a sequence by a number of Python, or of a range by one of the device."""
+    """Returns a sequence's entry at a Python number, or a range's at a number on the device."""
     if not isinstance(number, torch.Tensor):
         return values[number]
     if isinstance(values, range):
@@ -310,12 +310,13 @@ def _entry(values: Any, number: Any) -> Any:
 
 
 def stacked(elements: Sequence[Element], places: list[np.ndarray]) -> list[torch.Tensor]:
-    """Returns the arrays of elements below one another, as the device takes them.
+    """Returns the arrays of elements stacked along a new first axis, for the device.
 
     Args:
-        elements: the arrays of each.
-        places: where they are put; an empty list gets the places, for as many elements again. New
-            memory for each call would take longer than the copies.
+        elements: arrays of each element.
+        places: memory for the results; an empty list is filled with arrays that can be reused for
+            the same number of elements, because new memory in each call would take longer than the
+            copies.
     """
     if not places:
         places += [

@@ -20,7 +20,7 @@ from poptorch_emu.keras.loops.updates_in_program import apply
 
 
 class Iteration(Capture):
-    """Hands a function the tensors of one iteration."""
+    """Provides a function with the tensors of one iteration."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class Iteration(Capture):
         tensors: Sequence[torch.Tensor],
         states: Sequence[torch.Tensor],
     ) -> None:
-        """Takes tensors.
+        """Prepares the tensors of an iteration.
 
         Args:
-            discovered: what the function is made of.
-            replicas: among which elements are divided.
-            is_first: whether it is the first iteration.
-            tensors: of the elements, then loop variables, then arguments.
-            states: what the iteration before has handed on.
+            discovered: result of the function's first run.
+            replicas: number of replicas among which elements are divided.
+            is_first: flag that is set in the first iteration.
+            tensors: tensors of the elements, then loop variables, then arguments.
+            states: values that the previous iteration has handed on.
         """
         super().__init__(replicas)
         self._loops = {loop.ordinal: loop for loop in discovered.loops}
@@ -58,7 +58,7 @@ class Iteration(Capture):
         self._arguments = remaining
 
     def with_own_tensors(self, arguments: Any) -> Any:
-        """Returns arguments with the tensors of the device in place of the host's."""
+        """Returns arguments with tensors of the device in place of the host's."""
         host = [leaf for leaf in keras.tree.flatten(arguments) if isinstance(leaf, torch.Tensor)]
         own = [_of_shape(next(self._arguments), leaf.shape) for leaf in host]
         return with_leaves(arguments, own, lambda leaf: isinstance(leaf, torch.Tensor))
@@ -68,7 +68,7 @@ class Iteration(Capture):
         return self._elements.pop()
 
     def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
-        """Yields all values to an ordinary loop, one to that of the device."""
+        """Yields all values to an ordinary loop, and one value to a loop of the device."""
         loop = self._loops.get(ordinal)
         if loop is None:
             yield from values
@@ -80,24 +80,24 @@ class Iteration(Capture):
         self._innermost.enter(DeviceLoop(ordinal, values, opened))
 
     def known_count(self) -> int | None:
-        """Returns how many iterations the loop makes that begins next."""
+        """Returns the number of iterations of the loop that begins next; `None` if unknown."""
         loop = self._loops.get(self._num_loops)
         return None if loop is None else len(loop.values)
 
     def update(self, update: Update) -> None:
-        """Notes the update of an optimiser, or makes it at once."""
+        """Records the update of an optimiser; applies it now if it is part of the program."""
         super().update(update)
         if self._is_in_program:
             apply(update, self.replicas)
 
     def body(self) -> Pass:
-        """Returns what was done."""
+        """Returns the record of the iteration."""
         body = body_of(self.outermost)[1]
         body.is_in_program = self._is_in_program
         return body
 
     def _handed_on(self, loop: DeviceLoop) -> dict[str, Any]:
-        """Returns the variables that the iteration before has left, or those before the loop."""
+        """Returns the variables from the previous iteration, or from before the loop."""
         states = iter(self._states)
         now = local_variables(frame_of_loop())
 
@@ -123,7 +123,7 @@ class Iteration(Capture):
 
 
 def _of_shape(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor in a shape; where it has that, the device is spared an operation."""
+    """Returns a tensor in a shape, without an operation on the device if it has the shape."""
     return tensor if tuple(tensor.shape) == tuple(shape) else tensor.reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""Local variables of a running function: read, and changed between the passes of its loop."""
+"""Local variables of a running function: read and changed between the passes of its loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from poptorch_emu.keras.loops.symbolic_values import entered, left
 
 _HERE = str(Path(__file__).parent)
-# As of Python 3.13 the variables that a frame shows are the frame's own.
+# Before Python 3.13, f_locals is a copy of the frame's variables.
 _SHOWS_COPIES = sys.version_info < (3, 13)
 
 
 def frame_of_loop() -> FrameType:
-    """Returns the frame of the function whose loop asks a generator of this room."""
+    """Returns the frame of the function whose loop calls a generator of this package."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_HERE):
         assert frame.f_back is not None
@@ -31,7 +31,7 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
 
 
 def set_local_variables(frame: FrameType, values: Mapping[str, Any]) -> None:
-    """Gives local variables of a running function other values."""
+    """Assigns values to local variables of a running function."""
     shown = frame.f_locals
     shown.update({name: entered(value) for name, value in values.items()})
     if _SHOWS_COPIES:

@@ -1,4 +1,4 @@
-"""Variables of Keras that a function reads or assigns to while it runs on the host."""
+"""Variables of Keras that a function reads or assigns while it runs on the host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from poptorch_emu.trace.patches import patched
 
 
 class ObservedVariables:
-    """The variables that were used.
+    """The variables that a function used.
 
     Attributes:
-        assigned: those that were assigned to, by their ids.
+        assigned: variables that were assigned, by their ids.
     """
 
     def __init__(self) -> None:
@@ -25,17 +25,17 @@ class ObservedVariables:
 
     @property
     def used(self) -> list[Any]:
-        """All, in the order of their first use."""
+        """All used variables, in the order of their first use."""
         return list(self._used.values())
 
     def note(self, variable: Any) -> None:
-        """Notes that a variable is used."""
+        """Records that a variable is used."""
         self._used.setdefault(id(variable), variable)
 
 
 @contextmanager
 def observed() -> Iterator[ObservedVariables]:
-    """Notes the variables that the capture of this thread uses; what it assigns is forgotten."""
+    """Records the variables that this thread's capture uses, and discards its assignments."""
     found = ObservedVariables()
     capture = current()
     read, assign = keras.Variable.value.fget, keras.Variable._direct_assign

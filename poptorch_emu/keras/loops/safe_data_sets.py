@@ -1,21 +1,21 @@
-"""Which data sets of TensorFlow may be read several elements at a time.
+"""Decides which data sets of TensorFlow may be read several elements at a time.
 
-An element that cannot be made takes those before it along that are read together with it. And a
-variable that the program assigns to counts for the elements that are read afterwards.
+If one element fails, all elements that are read together with it are lost. Also, a variable that
+the program assigns must affect the elements after the assignment only.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Those in memory, and those that hand on what these have. All others may fail: they read files,
-# call Python, or check shapes.
+# Kinds of data sets that hold elements in memory, or transform those of others. All other kinds may
+# fail, because they read files, call Python or check shapes.
 _KINDS = {
     "Batch", "Cache", "Concatenate", "Filter", "Map", "Options", "ParallelBatch", "ParallelMap",
     "Prefetch", "Range", "Repeat", "Shard", "Shuffle", "Skip", "Take", "Tensor", "TensorSlice",
     "Zip",
 }  # fmt: skip
-# Operations of functions that cannot fail where shapes are known.
+# Operations in functions of data sets that cannot fail if shapes are known.
 _OPERATIONS = {
     "Abs", "Add", "AddV2", "ArgMax", "BroadcastTo", "Cast", "ConcatV2", "Const", "Cos", "Equal",
     "Exp", "ExpandDims", "Greater", "GreaterEqual", "Identity", "Less", "LessEqual", "Log", "Log1p",
@@ -29,9 +29,9 @@ _HANDLES = {"resource", "variant"}
 
 
 def can_be_bundled(dataset: Any) -> bool:
-    """Returns whether all elements of a data set can be made, whenever that is.
+    """Returns whether creating an element of a data set can never fail or depend on time.
 
-    A data set of which that is not known counts as one that can fail.
+    If this is unknown, the result is false.
     """
     remaining = [dataset]
     while remaining:

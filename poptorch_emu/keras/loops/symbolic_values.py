@@ -1,6 +1,6 @@
-"""TensorFlow's symbolic tensors in place of PyTorch's, where a program of TensorFlow sees them.
+"""Replaces tensors of PyTorch by TensorFlow's symbolic tensors in TensorFlow programs.
 
-Without TensorFlow programs see tensors of PyTorch. No function here imports it.
+Programs without TensorFlow see tensors of PyTorch. No function here imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _GRAPHS = "poptorch_emu.keras.tensorflow_graph.device_graph"
 
 
 def current_graph() -> Any:
-    """Returns the graph of TensorFlow that this thread adds to for the device, or `None`."""
+    """Returns the device's TensorFlow graph to which this thread adds, or `None`."""
     graphs = sys.modules.get(_GRAPHS)
     return None if graphs is None else graphs.current_graph()
 
 
 @contextmanager
 def in_graph() -> Iterator[None]:
-    """Lets TensorFlow add operations to a graph of the device, if TensorFlow is used at all."""
+    """Lets TensorFlow add operations to a graph of the device, if TensorFlow is in use."""
     graphs = sys.modules.get(_GRAPHS)
     if graphs is None:
         yield
@@ -35,7 +35,7 @@ def in_graph() -> Iterator[None]:
 
 @contextmanager
 def outside_of_graphs() -> Iterator[None]:
-    """Lets TensorFlow compute on the host, whatever graph this thread adds to."""
+    """Lets TensorFlow compute on the host, independently of this thread's graph."""
     if current_graph() is None:
         yield
         return
@@ -44,7 +44,7 @@ def outside_of_graphs() -> Iterator[None]:
 
 
 def entered(values: Any) -> Any:
-    """Returns a structure with symbolic tensors for those of PyTorch."""
+    """Returns a structure with symbolic tensors in place of tensors of PyTorch."""
     graph = current_graph()
     if graph is None:
         return values
@@ -52,13 +52,13 @@ def entered(values: Any) -> Any:
 
 
 def left(values: Any) -> Any:
-    """Returns a structure with tensors of PyTorch, or arrays of the host, for symbolic ones."""
+    """Returns a structure with PyTorch tensors, or host arrays, in place of symbolic ones."""
     graph = current_graph()
     return values if graph is None else _mapped(values, graph.left)
 
 
 def _mapped(values: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to the leaves of a structure; it stays one object if none changes."""
+    """Applies a function to the leaves; returns the same object if no leaf changes."""
     if not isinstance(values, (list, tuple, dict)):
         return function(values)
     before = keras.tree.flatten(values)

@@ -1,7 +1,7 @@
-"""Variables of TensorFlow in functions that are captured: a variable of Keras stands for each.
+"""Variables of TensorFlow in captured functions, each represented by a variable of Keras.
 
-It has the elements of TensorFlow's before a run, and TensorFlow's gets them after it. Integers are
-numbers of 32 bits with a point meanwhile, as all states that a device brings back are.
+Elements are copied to Keras's variable before a run, and back after it. Integers become float32
+meanwhile, because a device can only return floating-point states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from poptorch_emu.keras.loops.host_values import tensorflow, to_torch
 from poptorch_emu.torch_versions import disable_current_modes
 
 _COUNTERPART = "_poptorch_counterpart"
-# Up to here float32 has all integers.
+# Float32 represents all integers below this one exactly.
 _MOST = 2**24
 
 
@@ -28,7 +28,7 @@ def is_variable(value: Any) -> bool:
 
 
 def value_of(variable: Any) -> torch.Tensor:
-    """Returns what a variable is now on the device."""
+    """Returns the current value of a variable on the device."""
     if current() is None:
         return to_torch(variable)
     value: torch.Tensor = counterpart(variable).value
@@ -36,7 +36,7 @@ def value_of(variable: Any) -> torch.Tensor:
 
 
 def assign(variable: Any, value: Any) -> None:
-    """Gives a variable another value on the device."""
+    """Assigns a value to a variable on the device."""
     if current() is None:
         with suspended():
             variable.assign(value.detach().cpu().numpy())
@@ -53,7 +53,7 @@ def assign(variable: Any, value: Any) -> None:
 
 
 def counterpart(variable: Any) -> Any:
-    """Returns the variable of Keras that stands for one of TensorFlow."""
+    """Returns the Keras variable that represents a variable of TensorFlow."""
     found = vars(variable).get(_COUNTERPART)
     if found is None:
         with suspended(), disable_current_modes():
@@ -67,7 +67,7 @@ def counterpart(variable: Any) -> Any:
 
 
 def keras_counterpart(variable: Any) -> Any:
-    """Returns the variable that stands for an integer of Keras's: how many updates there were."""
+    """Returns the variable that represents an integer of Keras, the number of updates."""
     found = vars(variable).get(_COUNTERPART)
     if found is None:
         with suspended(), disable_current_modes():
@@ -79,7 +79,7 @@ def keras_counterpart(variable: Any) -> Any:
 
 
 def begin_run(variables: list[Any]) -> None:
-    """Gives counterparts the elements that TensorFlow's variables have."""
+    """Copies the elements of TensorFlow's variables to their Keras variables."""
     for each in variables:
         elements = _checked(each, _elements(each.of_tensorflow)).float()
         if not torch.equal(each.value.detach(), elements):
@@ -87,7 +87,7 @@ def begin_run(variables: list[Any]) -> None:
 
 
 def end_run(variables: list[Any]) -> None:
-    """Gives TensorFlow's variables the elements that their counterparts have."""
+    """Copies the elements of the Keras variables back to TensorFlow's variables."""
     for each in variables:
         tensor = each.of_tensorflow
         _checked(each, each.value.detach())
@@ -106,7 +106,7 @@ def _checked(variable: Any, elements: torch.Tensor) -> torch.Tensor:
     """Returns the elements of a variable.
 
     Raises:
-        Error: they are integers that have no exact counterpart.
+        Error: an integer is too large to be exact in float32.
     """
     tensor = variable.of_tensorflow
     is_integer = isinstance(tensor, keras.Variable) or tensor.dtype.is_integer

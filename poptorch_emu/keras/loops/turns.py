@@ -1,6 +1,6 @@
-"""Functions take turns on the IPUs: other threads wait, whichever function they run.
+"""Makes functions take turns on the IPUs: other threads wait, whichever function they run.
 
-One that waits while the function that runs waits for it, by way of the data, would wait for ever.
+A function called by the data for which the running function waits cannot get a turn: an error.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from poptorch_emu.errors import compiler_error
 
-# How long a read may last before a function of data that waits for its turn counts as its cause.
+# Time after which a waiting call in a data function counts as the cause of a slow read.
 _PATIENCE_SECONDS = 2.0
-# TensorFlow's file from which tf.py_function, numpy_function and from_generator call Python.
+# File of TensorFlow from which tf.py_function, numpy_function and from_generator call Python.
 _CALLS_OF_DATA = "script_ops.py"
 
 _lock = threading.Lock()
@@ -25,10 +25,10 @@ _reading_since: float | None = None
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Waits until no other thread has the turn, and keeps it.
+    """Waits until no other thread has the turn, and takes it.
 
     Raises:
-        Error: what has the turn waits for this.
+        Error: the holder of the turn waits for this call.
     """
     global _holder
     if _holder == threading.get_ident():
@@ -56,7 +56,7 @@ def turn() -> Iterator[None]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Notes that this thread waits for data, if it has the turn."""
+    """Records that this thread waits for data, if it has the turn."""
     global _reading_since
     if _holder != threading.get_ident():
         yield

@@ -1,7 +1,7 @@
 """Updates of Keras's optimisers as operations of a program, in their order.
 
-A training program ends with one update. A function that reads weights after their update, updates
-twice, or has an optimiser without a counterpart on the device, runs Keras's own formula instead.
+A training program ends with one update. If a function reads weights after their update, updates
+twice, or has an optimiser without a counterpart on the device, Keras's own formula runs instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def apply(update: Update, replicas: int) -> None:
     if settings_of(optimizer).is_mean_over_replicas:
         factor = factor / replicas
     gradients = [_summed(each.detach(), replicas) * factor for each in update.gradients]
-    # On its PyTorch backend Keras changes weights in place.
+    # Keras's methods for PyTorch change weights in place, so the methods for all backends are used.
     plain = {
         name: _of_any_backend(type(optimizer), name).__get__(optimizer)
         for name in ("_backend_update_step", "_apply_weight_decay")
@@ -55,7 +55,7 @@ _original_apply: Any = keras.optimizers.Optimizer.apply
 
 
 def _of_any_backend(kind: type, name: str) -> Any:
-    """Returns a method of an optimiser without what Keras has for PyTorch alone."""
+    """Returns a method of an optimiser without Keras's changes for PyTorch."""
     for each in kind.__mro__:
         if name in vars(each) and not each.__module__.startswith("keras.src.backend.torch"):
             return vars(each)[name]

@@ -1,7 +1,7 @@
-"""Where programs of TensorFlow and Keras on PyTorch meet: what each gets of the other's values.
+"""Converts values between TensorFlow programs and Keras on PyTorch.
 
-Layers, losses and functions that a program has written see TensorFlow's symbolic tensors. Keras
-itself sees tensors of PyTorch.
+Layers, losses and functions in a user's program see TensorFlow's symbolic tensors. Keras itself
+sees tensors of PyTorch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _local = threading.local()
 
 @functools.cache
 def install() -> None:
-    """Joins TensorFlow and Keras once in a process."""
+    """Connects TensorFlow and Keras, once in a process."""
     for kind, function in {
         torch.Tensor: _from_torch,
         keras.Variable: _from_variable,
@@ -73,7 +73,7 @@ def install() -> None:
 
 
 def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of a program that gets symbolic tensors, and returns PyTorch's."""
+    """Returns a user's function, wrapped to receive symbolic tensors and return PyTorch's."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def left_on_device(values: Any) -> Any:
-    """Returns a structure with tensors of PyTorch alone for symbolic ones."""
+    """Returns a structure with tensors of PyTorch only in place of symbolic tensors."""
     graph = current_graph()
 
     def leave(value: Any) -> Any:
@@ -96,7 +96,7 @@ def left_on_device(values: Any) -> Any:
 
 
 class _depth:  # noqa: N801
-    """Sets how many calls of Keras this thread is in."""
+    """Sets the nesting depth of Keras calls in this thread, during a context."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -110,7 +110,7 @@ class _depth:  # noqa: N801
 
 
 def _called_by_program(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method of Keras that takes symbolic tensors, and returns them to a program."""
+    """Returns a method of Keras that accepts symbolic tensors and returns them to a program."""
 
     @functools.wraps(call)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,9 +125,9 @@ def _called_by_program(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_host(result: Any, given: Any) -> Any:
-    """Returns what a program gets that calls Keras on the host with arrays or TensorFlow's tensors.
+    """Returns the result of a Keras call on the host with arrays or tensors of TensorFlow.
 
-    It asks for numbers, which PyTorch's tensors have only without a gradient.
+    The program will read its numbers, which a PyTorch tensor has only without a gradient.
     """
     leaves = keras.tree.flatten(given)
     if is_computing() or not any(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves):
@@ -143,7 +143,7 @@ def _for_host(result: Any, given: Any) -> Any:
 
 
 def _wrap_calls() -> None:
-    """Makes the `call` of each class that a program defines one for programs."""
+    """Wraps the `call` of each class that a program defines, so that it sees symbolic tensors."""
     make = Operation.__new__
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ def _is_for_program(function: Any) -> bool:
 
 
 def _wrap_functions(kind: Any) -> None:
-    """Makes the functions that losses and metrics are made of functions for programs."""
+    """Wraps a user's functions in losses and metrics, so that they see symbolic tensors."""
     init = kind.__init__
 
     @functools.wraps(init)
@@ -187,7 +187,7 @@ def _wrap_functions(kind: Any) -> None:
 
 
 def _call_inside() -> None:
-    """Makes functions of TensorFlow that are called for the device run as Python."""
+    """Makes functions of `tf.function` run as Python if they are called for the device."""
     kind = type(tf.function(lambda: None))
     call = kind.__call__
 
@@ -239,7 +239,7 @@ def _operation_of_numpy(self: Any, ufunc: Any, method: str, *inputs: Any, **kwar
 
 
 def _is_counter(value: torch.Tensor) -> bool:
-    """Returns whether a value stands for a number of Python, which has no type of its own."""
+    """Returns whether a value stands for a Python number, which has no type of its own."""
     return getattr(value, "is_number_of_python", False)
 
 
@@ -263,9 +263,9 @@ def _from_list(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = F
 
 
 def _convert_for_keras() -> None:
-    """Lets Keras's functions take symbolic tensors and variables of TensorFlow.
+    """Makes Keras's functions accept symbolic tensors and variables of TensorFlow.
 
-    All modules of Keras hold the function that converts tensors, so that its code is replaced.
+    Many modules of Keras hold references to the conversion function, so its code is replaced.
     """
     function = keras_core.convert_to_tensor
     original = FunctionType(
@@ -297,7 +297,7 @@ def _for_keras(value: Any) -> Any:
 def _called_by_torch(
     kind: type, function: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
-    """Runs an operation of PyTorch that has met values of TensorFlow, as `device * one`."""
+    """Runs an operation of PyTorch that has operands of TensorFlow, such as `device * one`."""
     leaves = pytree.tree_leaves((args, kwargs))
     devices = [leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)]
     device = devices[0] if devices else keras_core.get_device()
@@ -311,7 +311,7 @@ def _called_by_torch(
 
 
 class _SymbolicCalls(dispatch.GlobalOpDispatcher):  # type: ignore[misc]
-    """Makes calls of TensorFlow with symbolic tensors of Keras operations of a model."""
+    """Records calls of TensorFlow on a functional model's tensors as operations of the model."""
 
     def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
         """Handles a function that TensorFlow could not call."""
@@ -329,7 +329,7 @@ class TensorFlowCall(Operation):  # type: ignore[misc]
     """One call of a function of TensorFlow in a functional model of Keras."""
 
     def __init__(self, function: Any, name: str | None = None) -> None:
-        """Takes a function, or its name in TensorFlow: "nn.relu"."""
+        """Takes a function, or its name in TensorFlow, for example "nn.relu"."""
         super().__init__(name=name)
         self._function = _found(function) if isinstance(function, str) else function
         self._computed = for_program(self._function)

@@ -1,8 +1,8 @@
-"""A graph of TensorFlow whose operations are computed by PyTorch as soon as they are added.
+"""A graph of TensorFlow whose operations PyTorch computes as soon as they are added.
 
-A program gets TensorFlow's own symbolic tensors. A tensor of the graph is one of the device, or
-known on the host: operations on known tensors alone are computed by TensorFlow itself, so that
-shapes and axes are numbers.
+A program gets TensorFlow's own symbolic tensors. A tensor of the graph is either on the device or
+known on the host. TensorFlow itself computes operations whose inputs are all known, so that shapes
+and axes are numbers.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ ROWS: dict[str, Row] = {
     **reduction_operators.ROWS,
     **shape_operators.ROWS,
 }
-# Of numbers that fit into 32 bits, these make numbers that do not.
+# Operations whose int64 results may need more than 32 bits although the inputs do not.
 _PRODUCTS = {"Mul", "Square", "Prod", "Cumprod", "SquaredDifference"}
-# Operations without a result that anybody can read.
+# Operations that compute nothing, or whose results are set separately.
 _WITHOUT_EFFECT = {"NoOp", "Placeholder", "PlaceholderWithDefault"}
 
 
 class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
-    """A graph that computes what is added to it."""
+    """A graph that computes each operation when it is added."""
 
     def __init__(self) -> None:
         super().__init__("on_ipu")
-        self._known: dict[str, Any] = {}  # By the names of tensors: of PyTorch, or of the host.
+        self._known: dict[str, Any] = {}  # Tensors of PyTorch or the host, by symbolic names.
         self._entered: dict[int, tuple[torch.Tensor, Any]] = {}
-        self._variables: dict[int, Any] = {}  # Of TensorFlow, by the ids of their handles.
+        self._variables: dict[int, Any] = {}  # Variables of TensorFlow, by their handles' ids.
         self._forbidding = ""
 
     def enter(self, value: torch.Tensor) -> Any:
-        """Returns the symbolic tensor that stands for one of PyTorch."""
+        """Returns the symbolic tensor that stands for a tensor of PyTorch."""
         found = self._entered.get(id(value))
         if found is None:
             with self.as_default():
@@ -63,28 +63,28 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
         return found[1]
 
     def value_of(self, tensor: Any) -> Any:
-        """Returns the tensor of PyTorch, or the array of the host, that a symbolic one stands for.
+        """Returns the tensor of PyTorch, or array of the host, behind a symbolic tensor.
 
         Raises:
-            Error: it is of another graph.
+            Error: the tensor belongs to another graph.
         """
         if tensor.name not in self._known:
             self._known[tensor.name] = self._captured(tensor)
         return self._known[tensor.name]
 
     def left(self, value: Any) -> Any:
-        """Returns what a symbolic tensor stands for, and all else as it is."""
+        """Returns the value behind a symbolic tensor, and any other value unchanged."""
         if isinstance(value, tf.Tensor) and not isinstance(value, ops.EagerTensor):
             return self.value_of(value)
         return value
 
     def note_variable(self, variable: Any) -> None:
-        """Notes which variable has a handle."""
+        """Records the variable that has a handle."""
         self._variables[id(variable._handle)] = variable
 
     @contextmanager
     def without_effects(self, where: str) -> Iterator[None]:
-        """Refuses that a variable is assigned to meanwhile."""
+        """Rejects assignments to variables in the context."""
         before, self._forbidding = self._forbidding, where
         capture = capture_state.current()
         done = None if capture is None else capture.num_acts
@@ -154,7 +154,7 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
         return found
 
     def _keep(self, tensor: Any, value: Any) -> None:
-        """Notes the value of a tensor, whose type and shape TensorFlow knows."""
+        """Stores the value of a symbolic tensor, whose type and shape must agree."""
         if isinstance(value, torch.Tensor):
             name = str(value.dtype).removeprefix("torch.")
             assert name == tensor.dtype.name, f"{tensor.op.type}: {name}, not {tensor.dtype.name}"
@@ -182,14 +182,14 @@ _WAYS_OUT = {
 
 
 def current_graph() -> DeviceGraph | None:
-    """Returns the graph of the device to which operations of this thread are added."""
+    """Returns this thread's graph of the device; `None` if there is none."""
     graph = None if tf.executing_eagerly() else ops.get_default_graph()
     return graph if isinstance(graph, DeviceGraph) else None
 
 
 @contextmanager
 def device_graph() -> Iterator[DeviceGraph]:
-    """Makes a graph of the device the current one, unless one is."""
+    """Makes a graph of the device the current graph, unless one is current."""
     graph = current_graph()
     if graph is not None:
         yield graph
@@ -239,7 +239,7 @@ def _has_elements(tensor: Any) -> bool:
 
 
 def _attribute(value: Any) -> Any:
-    """Returns an attribute as TensorFlow's eager calls take it."""
+    """Returns an attribute in the form of TensorFlow's eager calls."""
     kind = value.WhichOneof("value")
     if kind == "type":
         return value.type

@@ -1,4 +1,4 @@
-"""Shapes as programs of TensorFlow ask for them."""
+"""Shapes with TensorFlow's methods."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import keras
 
 
 class DeviceShape(tuple[Any, ...]):
-    """A shape that has the methods of TensorFlow's, and is a tuple else."""
+    """A tuple with the methods of TensorFlow's shapes."""
 
     @property
     def rank(self) -> int:
-        """How many axes there are."""
+        """Number of axes."""
         return len(self)
 
     ndims = rank
@@ -24,7 +24,7 @@ class DeviceShape(tuple[Any, ...]):
         return list(self)
 
     def num_elements(self) -> int | None:
-        """Returns how many elements there are, `None` if a size is not known."""
+        """Returns the number of elements; `None` if a size is not known."""
         return math.prod(self) if self.is_fully_defined() else None
 
     numel = num_elements
@@ -39,7 +39,7 @@ class DeviceShape(tuple[Any, ...]):
 
 
 def give_shapes_methods() -> None:
-    """Lets the shapes of symbolic tensors of Keras be asked as TensorFlow's are."""
+    """Gives shapes of Keras's symbolic tensors the methods of TensorFlow's shapes."""
     keras.KerasTensor.get_shape = lambda tensor: DeviceShape(tensor.shape)
     sizes = keras.KerasTensor.shape.fget
     keras.KerasTensor.shape = keras.KerasTensor.shape.getter(lambda x: DeviceShape(sizes(x)))

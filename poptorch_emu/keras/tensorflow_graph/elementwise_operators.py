@@ -1,4 +1,4 @@
-"""Raw operators of TensorFlow that compute each element by itself."""
+"""Raw operators of TensorFlow that compute each element separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     return torch.round(x) if x.is_floating_point() else x
 
 
-# The gradient of equal elements belongs to the first operand in TensorFlow.
+# For equal elements, TensorFlow gives the gradient to the first operand.
 def _maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where((x >= y) | _is_nan(x), x, y)
 
@@ -32,7 +32,7 @@ def _is_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def _zero_where(condition: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Returns y with 1 in place of the elements that a division must not see."""
+    """Returns `y` with 1 in place of the elements where `condition` holds."""
     return torch.where(condition, torch.ones_like(y), y)
 
 

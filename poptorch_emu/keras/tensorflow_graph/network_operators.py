@@ -1,7 +1,7 @@
-"""Raw operators of TensorFlow for neural networks, and for matrices.
+"""Raw operators of TensorFlow for neural networks and matrices.
 
-Pictures have their channels last, or first, as the attribute `data_format` says. PyTorch's have
-them first.
+The attribute `data_format` tells whether pictures have their channels last or first. In PyTorch,
+channels are first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRANSPOSED = {2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 class _Layout:
-    """Where the channels of a raw operator are, and which of its attributes are of pixels."""
+    """The position of the channels in a raw operator, and its attributes for axes of pixels."""
 
     def __init__(self, call: RawCall) -> None:
         self._call = call
@@ -33,11 +33,11 @@ class _Layout:
         return x.movedim(-1, 1) if self.is_last else x
 
     def back(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a picture with its channels where the operator has them."""
+        """Returns a picture with its channels at the position in the operator."""
         return x.movedim(1, -1) if self.is_last else x
 
     def of_pixels(self, name: str) -> list[int]:
-        """Returns those numbers of an attribute that are of the axes of pixels."""
+        """Returns the numbers of an attribute for the axes of pixels."""
         found = [int(each) for each in self._call.attr(name)]
         return found[1:-1] if self.is_last else found[2:]
 
@@ -49,7 +49,7 @@ class _Layout:
     def paddings(
         self, sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """Returns how many pixels are put before and behind each axis."""
+        """Returns (pixels before, pixels after) for each axis."""
         kind = self._call.attr("padding")
         if kind == "EXPLICIT":
             explicit = [int(each) for each in self._call.attr("explicit_paddings")]

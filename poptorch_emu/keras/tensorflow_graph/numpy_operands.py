@@ -1,7 +1,7 @@
-"""Arrays of NumPy in operations with values of the device: they are constants there.
+"""Lets arrays of NumPy be operands of operations with device values, as constants.
 
-NumPy asks the operand of an array what an operation means. Without an answer it would take the
-elements of the value, which a device has only when it runs.
+NumPy asks the other operand of an array to compute an operation. Otherwise NumPy would read the
+elements of the value, which exist only while the device runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.loops.device_values import is_computing
 from poptorch_emu.troubleshooting import Topic
 
-# Where Keras has another name than NumPy, as it has for few.
+# Names of functions in Keras that differ from NumPy's.
 _NAMES = {"remainder": "mod", "invert": "bitwise_not"}
-# What these say does not depend on elements.
+# Functions of NumPy whose results do not depend on elements.
 _OF_SHAPES = {"shape", "ndim", "size"}
-# Operators of numbers with tensors of PyTorch.
+# Python operators for ufuncs of NumPy, for tensors of PyTorch with numbers.
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
     "divide": operator.truediv, "floor_divide": operator.floordiv, "remainder": operator.mod,
@@ -34,11 +34,11 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def answer_arrays() -> None:
-    """Lets tensors of PyTorch and of Keras say what an operation with an array means."""
+    """Makes tensors of PyTorch and Keras compute operations with arrays."""
     for kind in (torch.Tensor, keras.Variable, keras.KerasTensor):
         setattr(kind, "__array_ufunc__", operation)  # noqa: B010
     setattr(torch.Tensor, "__array_function__", function_of_arrays)  # noqa: B010
-    # These PyTorch makes itself, on the host.
+    # PyTorch computes comparisons with arrays itself, on the host.
     for name, function in {"__eq__": np.equal, "__ne__": np.not_equal}.items():
         _compare_arrays(name, function)
 
@@ -66,14 +66,14 @@ def operation(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -
 
 
 def function_of_arrays(self: Any, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """Refuses another function of NumPy for a value of the device."""
+    """Rejects other functions of NumPy on a value of the device."""
     if is_computing() and function.__name__ not in _OF_SHAPES:
         raise _refusal(function.__name__)
     return function._implementation(*args, **kwargs)
 
 
 def _constants(inputs: Iterable[Any]) -> list[Any]:
-    """Returns operands as Keras takes them: arrays have the type of a tensor with a point."""
+    """Returns operands for Keras; arrays get the type of a floating-point tensor."""
     values = [each.value if isinstance(each, keras.Variable) else each for each in inputs]
     tensors = [each for each in values if isinstance(each, (torch.Tensor, keras.KerasTensor))]
     kind = keras.backend.standardize_dtype(tensors[0].dtype)
@@ -91,7 +91,7 @@ def _constants(inputs: Iterable[Any]) -> list[Any]:
 
 
 def _on_host(ufunc: Any, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Computes with tensors that have elements, as NumPy and PyTorch do by themselves."""
+    """Computes with tensors that have elements, as NumPy and PyTorch usually do."""
     is_tensor = any(isinstance(each, torch.Tensor) for each in inputs)
     own = _OPERATORS.get(ufunc.__name__)
     if is_tensor and own and not kwargs and any(isinstance(each, np.generic) for each in inputs):

@@ -1,4 +1,4 @@
-"""One raw operator of TensorFlow and the rows of the tables that compute such operators."""
+"""Raw operators of TensorFlow, and the table rows that compute them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ class RawCall:
     """A raw operator in a graph of TensorFlow.
 
     Attributes:
-        op: the operation of TensorFlow.
-        graph: the graph of the device that holds it.
+        op: operation of TensorFlow.
+        graph: graph of the device that contains the operation.
     """
 
     op: Any
     graph: Any
 
     def attr(self, name: str) -> Any:
-        """Returns an attribute; bytes as a string."""
+        """Returns an attribute; bytes become a string."""
         value = self.op.get_attr(name)
         return value.decode() if isinstance(value, bytes) else value
 
     def type_of_output(self, number: int = 0) -> torch.dtype:
-        """Returns the type of an output, as PyTorch has it."""
+        """Returns PyTorch's type for the type of an output."""
         return torch_type(self.op.outputs[number].dtype)
 
     def refuse(self, what: str, instead: str = "") -> Exception:
-        """Returns the error for arguments that the device cannot serve."""
+        """Returns the error for arguments that the device does not support."""
         return refusal(f"{self.op.type} {what}", instead)
 
 
 @dataclass(frozen=True)
 class Row:
-    """How a raw operator is computed.
+    """The computation of a raw operator.
 
     Attributes:
-        compute: takes the call and its inputs, and returns its output, or a list of outputs.
-        host: positions of inputs that are known when the program is compiled, such as axes.
+        compute: function of the call and its inputs that returns one output or a list of outputs.
+        host: positions of inputs that must be known at compilation, such as axes.
     """
 
     compute: Callable[..., Any]
@@ -52,12 +52,12 @@ class Row:
 
 
 def plain(function: Callable[..., Any]) -> Row:
-    """Returns a row that passes its inputs on to a function of PyTorch."""
+    """Returns a row that passes the inputs to a function of PyTorch."""
     return Row(lambda call, *inputs: function(*inputs))
 
 
 def torch_type(dtype: Any) -> torch.dtype:
-    """Returns PyTorch's type for one of TensorFlow."""
+    """Returns PyTorch's type for a type of TensorFlow."""
     found = getattr(torch, dtype.base_dtype.name, None)
     if not isinstance(found, torch.dtype):
         raise refusal(f"the type {dtype.name}", "Convert it to float32, int32 or bool on the host")
@@ -65,7 +65,7 @@ def torch_type(dtype: Any) -> torch.dtype:
 
 
 def refusal(what: str, instead: str = "") -> Exception:
-    """Returns the error for something of TensorFlow's that the device cannot compute."""
+    """Returns the error for a feature of TensorFlow that the device does not support."""
     way_out = instead or (
         "Use a function of keras.ops, or compute it on the host from what an IPUOutfeedQueue or "
         "the model returns"

@@ -1,4 +1,4 @@
-"""Raw operators of TensorFlow that reduce axes, sort, or sum along an axis."""
+"""Raw operators of TensorFlow that reduce axes, sort, or accumulate along an axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Reduce = Callable[[torch.Tensor, list[int], bool], torch.Tensor]
 
 
 def axes_of(x: torch.Tensor, axes: Any) -> list[int]:
-    """Returns axes as numbers that are not negative, in order."""
+    """Returns axes as sorted numbers that are not negative."""
     return sorted({int(axis) % x.dim() for axis in np.reshape(axes, -1)}) if x.dim() else []
 
 
@@ -22,9 +22,10 @@ def _reduction(reduce: _Reduce, of_nothing: Callable[[torch.dtype], Any] | None 
     """Returns the row of a reduction.
 
     Args:
-        reduce: takes a tensor, axes, and whether these stay with the size 1.
-        of_nothing: returns the result for axes of the size 0, where PyTorch has none.
-    """
+        reduce: function of a tensor, axes, and whether the axes remain with size 1.
+        of_nothing: function of a type that returns the result over an empty axis; `None` if PyTorch
+            has a result.
+        """
 
     def call_with(call: RawCall, x: torch.Tensor, axes: Any) -> torch.Tensor:
         keeps, found = call.attr("keep_dims"), axes_of(x, axes)
@@ -64,11 +65,11 @@ def _euclidean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
 
 
 def _extreme_index(find: Callable[..., torch.Tensor]) -> Row:
-    """Returns the row of ArgMax or ArgMin: the first one of equal elements."""
+    """Returns the row of ArgMax or ArgMin, which return the first of equal elements."""
 
     def call_with(call: RawCall, x: torch.Tensor, axis: Any) -> torch.Tensor:
         axis = int(axis)
-        if x.is_floating_point():  # TensorFlow never chooses NaN, unless it comes first.
+        if x.is_floating_point():  # TensorFlow never selects NaN, except as the first element.
             worst = _lowest(x.dtype) if find is torch.argmax else _highest(x.dtype)
             first = torch.isnan(x).narrow(axis, 0, 1)
             found = find(torch.where(torch.isnan(x), worst, x), axis)
@@ -94,20 +95,20 @@ def _cumulative(scan: Callable[..., torch.Tensor], neutral: float) -> Row:
 
 
 def _top_k(call: RawCall, x: torch.Tensor, k: Any) -> list[torch.Tensor]:
-    # A stable sort: the first of equal elements comes first, also in the descending order.
+    # The sort is stable, so that equal elements stay in order, also in descending order.
     values, indices = torch.sort(x, dim=-1, descending=True, stable=True)
     return [values[..., : int(k)], indices[..., : int(k)].to(call.type_of_output(1))]
 
 
 def _segments(reduce: str, of_nothing: Callable[[torch.dtype], Any]) -> Row:
-    """Returns the row of an unsorted segment reduction; negative segments are left out."""
+    """Returns the row of an unsorted segment reduction; rows with negative ids are dropped."""
 
     def call_with(call: RawCall, data: Any, ids: Any, count: Any) -> Any:
         inner = list(data.shape[ids.dim() :])
         rows, flat = data.reshape([-1, *inner]), ids.reshape(-1).to(torch.int64)
         count = int(count)
         start = rows.new_full([count + 1, *inner], of_nothing(rows.dtype))
-        # Rows of negative segments go into one more segment, which is cut off.
+        # Rows with negative ids go into an additional segment, which is cut off.
         flat = torch.where(flat < 0, count, flat)
         if reduce == "sum":
             found = start.index_add(0, flat, rows)
@@ -132,7 +133,7 @@ def _any(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
 
 
 def _finite(limit: str) -> Callable[[torch.dtype], Any]:
-    """Returns the smallest or largest finite number of a type, which an empty segment holds."""
+    """Returns a function for the largest or smallest finite number, an empty segment's value."""
 
     def found(dtype: torch.dtype) -> Any:
         return getattr((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype), limit)

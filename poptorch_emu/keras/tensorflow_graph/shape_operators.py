@@ -1,4 +1,4 @@
-"""Raw operators of TensorFlow that move elements, or ask for shapes."""
+"""Raw operators of TensorFlow that rearrange elements, or return shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _ints(values: Any) -> list[int]:
 
 
 def _of_shape(x: Any) -> Row:
-    """Returns a row whose outputs are known from shapes, so that they stay on the host."""
+    """Returns a row whose outputs follow from shapes, so that they stay on the host."""
 
     def call_with(call: RawCall, *inputs: Any) -> Any:
         kind = call.op.outputs[0].dtype.as_numpy_dtype
@@ -56,7 +56,7 @@ def _slice(call: RawCall, x: torch.Tensor, begin: Any, size: Any) -> torch.Tenso
 
 
 def _strided_slice(call: RawCall, x: Any, begin: Any, end: Any, strides: Any) -> torch.Tensor:
-    """Python's slices: NumPy says which elements they are, PyTorch takes those."""
+    """Returns a slice, with TensorFlow's masks translated to Python's index entries."""
     masks = {name: call.attr(f"{name}_mask") for name in _MASKS}
     entries: list[Any] = []
     for number, (first, last, step) in enumerate(
@@ -80,7 +80,7 @@ _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def _without_negative_steps(x: torch.Tensor, entries: list[Any]) -> torch.Tensor:
-    """Takes slices, those with a negative step from the flipped axis."""
+    """Applies index entries, with negative steps taken from a flipped axis."""
     num_of_axes = sum(each is not None and each is not Ellipsis for each in entries)
     if Ellipsis not in entries:
         entries = [*entries, Ellipsis]
@@ -130,7 +130,7 @@ def _gather(call: RawCall, params: torch.Tensor, indices: torch.Tensor, axis: An
 
 
 def _flat_rows(indices: torch.Tensor, outer: Any) -> torch.Tensor:
-    """Returns the numbers of rows for indices whose last axis goes over the outer axes."""
+    """Returns row numbers in the flattened outer axes, from index vectors in the last axis."""
     rows = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=indices.device)
     for number, size in enumerate(outer):
         rows = rows * size + indices[..., number].to(torch.int64)
@@ -198,7 +198,7 @@ def _unpack(call: RawCall, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _range(call: RawCall, *limits: Any) -> Any:
-    """Counts for a loop: all limits are known, or else the call is refused before."""
+    """Fails, because TensorFlow computes ranges itself and unknown limits are rejected before."""
     raise AssertionError("TensorFlow computes ranges of the host.")
 
 

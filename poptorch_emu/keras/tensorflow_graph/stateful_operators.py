@@ -1,7 +1,7 @@
-"""Raw operators of TensorFlow that draw random numbers, use variables, or hold lists of tensors.
+"""Raw operators of TensorFlow that draw random numbers, use variables, or hold tensor lists.
 
-A list of tensors is a tuple here: `tf.map_fn` and `tf.scan` write one row of their results after
-the other into one.
+A tensor list is a tuple here. For example, `tf.map_fn` and `tf.scan` write the rows of their
+results into a list one by one.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _length(call: RawCall, items: Any) -> Any:
     return np.asarray(len(items), np.int32)
 
 
-# What is computed on the device, whatever its inputs are.
+# Operators that run on the device even if all their inputs are known on the host.
 ROWS = {
     "AssignAddVariableOp": Row(_assign_add),
     "AssignSubVariableOp": Row(_assign_sub),

@@ -1,7 +1,7 @@
 """Conditions and loops of TensorFlow in a graph of the device.
 
-Their conditions are known when the program is compiled, so that loops are unrolled. Of a condition
-on the device both branches are computed, and the elements of one are chosen.
+Conditions of loops are known at compilation, so that loops are unrolled. For a condition on the
+device both branches are computed, and `tf.where` selects elements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_ITERATIONS = 10**4
 
 
 def install() -> None:
-    """Replaces TensorFlow's functions; outside of graphs of the device they do what they did."""
+    """Replaces TensorFlow's functions; outside of the device's graphs they call the originals."""
     for module, name, function in (
         (cond_module, "cond", _cond),
         (while_module, "while_loop", _while_loop),
@@ -102,7 +102,7 @@ def _known(graph: DeviceGraph, value: Any) -> Any:
     """Returns a value of the host.
 
     Raises:
-        Error: the device computes it.
+        Error: the device computes the value.
     """
     value = graph.value_of(tf.convert_to_tensor(value))
     if isinstance(value, torch.Tensor):
@@ -115,7 +115,7 @@ def _known(graph: DeviceGraph, value: Any) -> Any:
 
 
 def _custom_gradient(graph: DeviceGraph, function: Any, args: Any, kwargs: Any) -> Any:
-    """Computes functions of TensorFlow itself, whose own gradients are those of their formulas."""
+    """Computes TensorFlow's own functions, whose formulas have the gradients already."""
     if getattr(function, "__module__", "").startswith("tensorflow."):
         return function(*args, **kwargs)[0]
     raise refusal(
