@@ -1,1 +1,1 @@
-"""Everything together becomes a program for the engine."""
+"""Compiles a model to a program for the engine."""

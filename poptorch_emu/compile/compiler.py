@@ -1,4 +1,4 @@
-"""The sequence of a compilation, readable as a table of contents."""
+"""The sequence of steps of a compilation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
-# What the progress bar counts, in order; the last one is the caller's.
+# Steps of the progress bar in order. The caller runs the last one.
 LOAD = "load"
 STEPS = ("capture", "functionalise", "optimise", "place and schedule", "lower", LOAD)
 
@@ -60,15 +60,15 @@ NO_HOOKS = (lambda: None, lambda: None)
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be compiled.
+    """The model, the inputs and the options of a compilation.
 
     Attributes:
         model: the user's module.
-        arguments: makes the arguments of a call from a function of each input tensor.
-        tensors: the input tensors, whole batches.
-        optimizer: made by the caller from the user's optimiser, in training.
-        parameters: names of the parameters in the order in which the optimiser knows them.
-        hooks: called before forward and after the trace.
+        arguments: maps a function over the input tensors, and returns the arguments of a call.
+        tensors: input tensors, as whole batches.
+        optimizer: configuration of the user's optimiser; None in inference.
+        parameters: names of the parameters in the optimiser's order.
+        hooks: functions that are called before forward and after the trace.
     """
 
     model: torch.nn.Module
@@ -80,10 +80,10 @@ class Request:
     hooks: tuple[Callable[[], None], Callable[[], None]] = NO_HOOKS
 
 
-# Adds calls of the host to a graph that is about to be placed, and returns the functions by name.
+# Adds calls of the host to a graph before its placement, and returns the functions by name.
 Observe = Callable[[Graph], Mapping[str, HostFunction]]
 
-# Compiles a request, or finds its executable elsewhere.
+# Returns the executable of a request, compiled or from elsewhere.
 MakeExecutable = Callable[[Request, Callable[[str], None]], Executable]
 
 
@@ -93,7 +93,7 @@ def compile_model(
     """Returns the executable of `request.model`, from the cache if it is there.
 
     Raises:
-        AssertionError: of several processes, this one cannot write to the folder of the cache.
+        AssertionError: this is one of several processes, and cannot write to the cache's folder.
         Error: the model cannot be captured or does not fit the options.
     """
     config = request.config
@@ -117,7 +117,7 @@ def compile_model(
 
 
 def compile_observed(request: Request, observe: Observe) -> Executable:
-    """Returns an executable that is compiled anew, and calls the host as `observe` wants it.
+    """Returns a newly compiled executable with the host calls that `observe` adds.
 
     Raises:
         Error: the model cannot be captured or does not fit the options.
@@ -136,7 +136,7 @@ def _compile(
     key: Key,
     observe: Observe = lambda _: {},
 ) -> Executable:
-    """Returns the executable of what was recorded."""
+    """Returns the executable of a recorded model."""
     config, recorded = request.config, forward.complete
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode, recorded.memo)
@@ -167,16 +167,16 @@ def load_model(
     request: Request,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Executable:
-    """Returns the executable of a file for `request.model`; only `forward` is recorded for it.
+    """Returns the executable in a file for `request.model`, after recording `forward` only.
 
     Args:
-        sections: of the file.
-        name: of the file, for messages.
-        request: as for a compilation.
-        on_step: called at the beginning of each step.
+        sections: sections of the file, by name.
+        name: name of the file for messages.
+        request: the same request as for a compilation.
+        on_step: function that is called at the beginning of each step.
 
     Raises:
-        Error: the file holds the executable of another model, of other options or inputs.
+        Error: the file belongs to another model, or to other options or inputs.
     """
     forward, key = capture(request, on_step)
     stored = stored_key(sections)
@@ -195,7 +195,7 @@ def capture(
     on_step: Callable[[str], None],
     metadata: Mapping[str, ResultMetadata] | None = None,
 ) -> tuple[Forward, Key]:
-    """Returns the recorded `forward`, and what its program depends on."""
+    """Returns the recorded `forward`, and the key of its program."""
     on_step(STEPS[0])
     forward = _record(request, metadata)
     optimizer, parameters = request.optimizer, request.parameters
@@ -205,7 +205,7 @@ def capture(
 def _capture_with(
     metadata: Mapping[str, ResultMetadata] | None, request: Request, on_step: Callable[[str], None]
 ) -> tuple[Forward, Key]:
-    """Captures with metadata of results that a file holds, and anew if it does not fit."""
+    """Captures with metadata from a file, and again without them if that fails."""
     try:
         return capture(request, on_step, metadata)
     except Exception as fault:
@@ -228,14 +228,14 @@ def _record(request: Request, metadata: Mapping[str, ResultMetadata] | None) -> 
 
 
 def plan_model(request: Request, *, ignores_schedule: bool = False) -> Inventory:
-    """Returns what the IPUs would run and compute on, without lowering it.
+    """Returns the inventory of a model without lowering it.
 
-    There are no more micro-batches than it takes until all cycles of a pipeline are alike.
+    The schedule has only the micro-batches that are needed to show all different cycles.
 
     Args:
-        request: whose parameters and tensors may be on the meta device.
-        ignores_schedule: whether the stages are those of the blocks, one micro-batch at a time,
-            where a pipeline is asked for; another schedule may not fit them.
+        request: the request; its parameters and tensors may be on the meta device.
+        ignores_schedule: whether a pipeline runs one micro-batch at a time on the stages of its
+            blocks, because another schedule may not fit them.
 
     Raises:
         Error: the model cannot be captured or does not fit the options.

@@ -1,4 +1,4 @@
-"""What a compilation yields: the program with its plan and the names by which the host knows it."""
+"""The result of a compilation: the program, its plans, and the names that the host uses."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from poptorch_emu.trace.value_guards import ValueGuards
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """The graph that was lowered, which stage runs what of it, and what each IPU holds for that.
+    """The lowered graph, its division into stages, and the memory of each IPU.
 
     Attributes:
-        transfers: inputs and outputs that cross while the IPUs compute.
-        tiles: what the tiles of the machine would hold.
+        transfers: inputs and outputs that are transferred while the IPUs compute.
+        tiles: memory plan of the tiles of the real machine.
     """
 
     graph: Graph
@@ -44,22 +44,22 @@ class Executable:
     """A compiled model.
 
     Attributes:
-        program: what the engine runs.
-        key: what it was compiled from.
-        look_up: returns the placed graph; read from a file, it is rebuilt only when asked for.
-        outputs: what `forward` returned, with placeholders for tensors.
-        num_outputs: tensors the program returns that belong to `outputs`, in order.
-        host_outputs: outputs that never were on the device, by position among all tensors.
+        program: program for the engine.
+        key: description of everything that the program was compiled from.
+        look_up: returns the placed graph; one from a file is rebuilt on first use.
+        outputs: structure that `forward` returned, with placeholders for tensors.
+        num_outputs: number of tensors of `outputs` that the program returns, in order.
+        host_outputs: outputs that were never on the device, by position among all tensors.
         written_inputs: inputs that the program changes; their values follow the outputs.
-        host_functions: what the program calls on the host, by name.
-        scalars: number of each hyper-parameter in the program, by name and group.
-        ipus_per_replica: how many IPUs the model uses, idle ones between included.
+        host_functions: functions that the program calls on the host, by name.
+        scalars: number of each hyper-parameter in the program, by (name, group).
+        ipus_per_replica: number of IPUs of a replica, including idle ones in between.
         is_random: whether the program draws random numbers.
         anchors: short names of the tensors that the program returns last, in order.
-        tensor_names: what `Options.anchorTensor` can name, sorted.
-        batch_counts: how much a micro-batch adds to the host's buffers of integers, by name.
-        guards: for which values of inputs the program holds.
-        shortages: which tiles of the machine could not hold what they must, in words.
+        tensor_names: sorted names that `Options.anchorTensor` accepts.
+        batch_counts: number that a micro-batch adds to each counted buffer of integers.
+        guards: conditions on values of inputs under which the program is valid.
+        shortages: sentences about IPUs of the real machine whose tiles are too small.
     """
 
     program: _C.Program
@@ -85,14 +85,14 @@ class Executable:
 
     @property
     def num_ipus(self) -> int:
-        """How many IPUs all replicas take; on the virtual system a power of two."""
+        """Number of IPUs of all replicas; on the virtual system rounded up to a power of two."""
         used = self.ipus_per_replica * self.config.replication_factor
         is_rounded = self.config.target is TargetKind.HARDWARE
         return 1 << (used - 1).bit_length() if is_rounded else used
 
     @property
     def has_device_work(self) -> bool:
-        """Whether anything happens on the device; otherwise every output is a constant."""
+        """Whether the program does anything on the device; otherwise every output is a constant."""
         return bool(self.num_outputs or self.variables or self.written_inputs or self.anchors)
 
     @property
@@ -102,22 +102,22 @@ class Executable:
 
     @property
     def partition(self) -> Partition:
-        """Which stage runs which operation of the graph."""
+        """Stage of each operation of the graph."""
         return self._placed.partition
 
     @property
     def memory(self) -> MemoryPlan:
-        """What each IPU holds."""
+        """Memory plan of the engine's IPUs."""
         return self._placed.memory
 
     @property
     def tiles(self) -> TileMemory:
-        """What the tiles of the machine would hold."""
+        """Memory plan of the tiles of the real machine."""
         return self._placed.tiles
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
-        """Inputs and outputs that cross while the IPUs compute."""
+        """Inputs and outputs that are transferred while the IPUs compute."""
         return self._placed.transfers
 
     @cached_property
@@ -126,5 +126,5 @@ class Executable:
 
     @property
     def num_windows(self) -> int:
-        """How many windows of the schedule one call runs."""
+        """Number of windows of the schedule in one call."""
         return self.config.device_iterations if self.config.is_training else 1

@@ -1,4 +1,4 @@
-"""The smallest set of changes with which a model fits, found by trying them."""
+"""Finds the smallest set of changes that makes a model fit, by planning many sets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from poptorch_emu.compile.planner import Planned, Planner
 from poptorch_emu.compile.settings import joined
 from poptorch_emu.errors import Error
 
-# Of sets of so many changes so many are tried, those that promise to save most.
+# Number of sets that are planned, by the number of changes in a set; the most promising first.
 _MOST_TRIED = {2: 8, 3: 6, 4: 6, 5: 4}
-# A set is tried if it promises to need no more than so many times what there is.
+# A set is planned only if its promised memory is at most this multiple of a tile's memory.
 _MARGIN = 1.3
-# A change that saves a smaller share is of no use.
+# Least share of memory that a useful change saves.
 LEAST_SAVED = 0.01
 _PROPORTIONS = (0.2, 0.1)
 
@@ -25,11 +25,11 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Way:
-    """One set of changes, and what it gives.
+    """One set of changes, and its plan.
 
     Attributes:
-        settings: of the planner.
-        planned: with them.
+        settings: settings of the planner.
+        planned: plan of the model with these settings.
     """
 
     settings: Settings
@@ -37,20 +37,20 @@ class Way:
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """What the fullest tile of each IPU holds."""
+        """Bytes of the fullest tile of each IPU."""
         tiles = self.planned.tiles
         return tuple(map(tiles.largest_bytes, tiles.ipus))
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """What was found for a model that does not fit.
+    """The result of the search for a model that does not fit.
 
     Attributes:
-        now: the model as it is.
-        best: the fastest of the smallest sets of changes with which it fits, if any.
-        nearest: what needs least of all that was tried.
-        singles: what each change alone gives, where it saves something.
+        now: plan of the unchanged model.
+        best: the fastest of the smallest sets that make the model fit; None if none does.
+        nearest: the set that needs the least memory of all.
+        singles: sets of one change that save memory.
     """
 
     now: Planned
@@ -60,9 +60,9 @@ class Fitting:
 
 
 def fitting(planner: Planner) -> Fitting:
-    """Returns the smallest set of changes with which the model fits, and single ones.
+    """Returns the smallest set of changes that makes the model fit, and useful single changes.
 
-    Where it fits as it is, those that need another cut or other micro-batches are not tried.
+    If the unchanged model fits, changes of the split or the micro-batches are not planned.
     """
     now = planner.plan()
     is_needed = not now.tiles.fits
@@ -93,7 +93,7 @@ def _settings(planner: Planner) -> Iterator[Settings]:
 
 
 def _numbers_of_ipus(planner: Planner) -> Iterator[Settings]:
-    """Yields other splits, over as many IPUs and over more."""
+    """Yields splits over the same number of IPUs, and over more."""
     count = len(planner.inventory.placed.ipu_ids)
     while count * planner.inventory.config.replication_factor <= planner.system.num_ipus:
         if count > 1:
@@ -109,7 +109,7 @@ def _smaller_micro_batches(planner: Planner) -> Iterator[Settings]:
 
 
 def _until_it_fits(planner: Planner, choices: Iterator[Settings]) -> list[Way]:
-    """Returns what was tried until something fitted: what follows is a larger change."""
+    """Returns the ways up to the first that fits, because later choices are larger changes."""
     found: list[Way] = []
     for settings in choices:
         found += _tried(planner, [settings])
@@ -124,14 +124,14 @@ def _tried(planner: Planner, choices: Iterable[Settings]) -> list[Way]:
         try:
             found.append(Way(settings, planner.plan(settings)))
         except Error:
-            continue  # The settings do not go together, or not with the model.
+            continue  # The settings do not suit the model.
     return found
 
 
 def _sets_of(size: int, singles: Sequence[Way], now: Way, most: int) -> Iterator[Settings]:
-    """Yields sets of changes that go together, those first that promise to need least.
+    """Yields sets of compatible changes, those first that promise to need the least memory.
 
-    What does not help the fullest IPU may help another one, so that all changes count.
+    A change that does not help the fullest IPU may help another one, so all changes count.
     """
     helpful = [way for way in singles if way.levels != now.levels]
     limit = _MARGIN * now.planned.tiles.chip.tile_bytes
@@ -145,9 +145,9 @@ def _sets_of(size: int, singles: Sequence[Way], now: Way, most: int) -> Iterator
 
 
 def _promised(ways: Sequence[Way], now: Way) -> float:
-    """Returns what the fullest tile would hold if each change kept the share that it keeps alone.
+    """Returns the bytes of the fullest tile if each change saved the share that it saves alone.
 
-    Where the model is cut anew, other changes are taken to keep the same share on each IPU.
+    If a change includes a new split, the shares of other changes are averaged over the IPUs.
     """
     cut = next((way for way in ways if way.planned.split is not None), None)
     levels: Sequence[float] = (cut or now).levels
@@ -162,9 +162,9 @@ def _promised(ways: Sequence[Way], now: Way) -> float:
 
 
 def _milder(planner: Planner, best: Way) -> Way:
-    """Returns what fits as well with micro-batches as large as may be.
+    """Returns a way that fits equally well with the largest possible micro-batches.
 
-    Sets are tried by what they save, so that one that fits may save more than it must.
+    Sets that save most are planned first, so one that fits may save more than necessary.
     """
     rows = best.settings.get("micro_batch")
     while rows is not None and planner.inventory.rows and 2 * rows < planner.inventory.rows:
@@ -181,7 +181,7 @@ def _saved(now: Planned, way: Way) -> float:
 
 
 def _fastest(ways: Iterable[Way]) -> Way | None:
-    """Returns the way with most rows a second and IPU that fits for sure, or else that may."""
+    """Returns the fastest way (rows per second and IPU) that surely fits, else one that may fit."""
 
     def speed(way: Way) -> float:
         return (way.planned.time.throughput or 0.0) / len(way.planned.time.ipus)

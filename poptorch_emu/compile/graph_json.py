@@ -1,7 +1,7 @@
-"""The compiled graph as plain values, for JSON: each graph's operations in the order of stages.
+"""Converts the compiled graph to plain values for JSON, with operations in the order of stages.
 
-Values that wait from the forward of a stage for its backward, which runs later, have operations of
-their own as on the machine: one that stashes them and one that restores them.
+Values that wait from a stage's forward to its backward have operations that stash and restore them,
+as on the real machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Operation = dict[str, Any]
 
 
 def to_plain(executable: Executable) -> dict[str, list[Operation]]:
-    """Returns the operations of the main graph, and of each body of a loop or branch, by name."""
+    """Returns the operations of the main graph and of each body of a loop or branch, by name."""
     regions = {
         name: [_operation(node) for node in region.operations]
         for name, region in executable.graph.regions.items()
@@ -57,7 +57,7 @@ def _main_graph(executable: Executable) -> Iterator[Operation]:
 def _stashed(
     executable: Executable, segments: SegmentedGraph
 ) -> dict[tuple[Port, Port], list[fx.Node]]:
-    """Returns what several micro-batches leave behind at once, by the ends of its way."""
+    """Returns the values stashed for several micro-batches, by (producer, consumer)."""
     found: dict[tuple[Port, Port], list[fx.Node]] = {}
     inputs = {node.meta["source"]: node for node in executable.graph.sources}
     for consumer, segment in segments.segments.items():

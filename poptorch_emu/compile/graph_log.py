@@ -1,4 +1,4 @@
-"""What environment variables ask a compilation to show of its graph."""
+"""Logs the graph of a compilation as an environment variable demands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUM_LINES = 10  # Source: PopTorch's default.
 def log_graph(graph: Graph) -> None:
     """Logs the last lines of a graph at level TRACE (exact).
 
-    `POPTORCH_MAX_GRAPH_LEN` says how many; 0 and less stand for all.
+    `POPTORCH_MAX_GRAPH_LEN` is the number of lines; 0 and less stand for all.
 
     Raises:
         Error: the variable is not an integer.

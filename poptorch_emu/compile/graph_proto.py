@@ -1,6 +1,6 @@
-"""Writes a compiled graph as a protobuf of the ONNX format, if the environment asks for one.
+"""Writes a compiled graph as an ONNX protobuf if an environment variable asks for it.
 
-The format is ONNX's and so are its types; the operations are not: their domain says whose they are,
+Format and data types are ONNX's. The operations have the domains of their libraries, for example
 "aten" for PyTorch's. Weights are inputs without values.
 """
 
@@ -26,7 +26,7 @@ from poptorch_emu.version import __version__
 
 _FILE = "POPTORCH_EXPORT_PROTO_FILE"
 _AS_BINARY = "POPTORCH_EXPORT_PROTO_AS_BINARY"
-# In a folder. Source: PopTorch's environment variables.
+# Name of the file if the variable names a folder. Source: PopTorch's environment variables.
 _NAME_IN_FOLDER = "model.proto"
 _OWN_DOMAIN = "poptorch_emu"
 
@@ -60,7 +60,7 @@ def export(executable: Executable) -> None:
 
 
 class _Protos:
-    """Makes the messages of one graph; `onnx` is the package, which is not always there."""
+    """Makes the messages of one graph with the optional package `onnx`."""
 
     def __init__(self, onnx: Any, placed: Partition) -> None:
         self._onnx = onnx
@@ -84,7 +84,7 @@ class _Protos:
         nodes = [self._node(node, graph) for node in graph.operations]
         results = []
         for index, (sink, node) in enumerate(graph.results):
-            # A value may have several destinations, which ONNX does not know: each gets a name.
+            # ONNX does not support several destinations of a value, so each gets an alias.
             self._domains.add(_OWN_DOMAIN)
             alias = f"result_{index}"
             nodes.append(helper.make_node("alias", [_name_of(node)], [alias], domain=_OWN_DOMAIN))
@@ -131,7 +131,7 @@ class _Protos:
 
 
 def _plain(value: Any) -> Any:
-    """Returns an argument in a form that ONNX knows: numbers of one type, or else text."""
+    """Returns an argument as ONNX supports it: numbers of one type, or otherwise text."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, (list, tuple)):
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _name_of(value: fx.Node) -> str:
-    """Returns the name of a value; one of several results is named after their operation."""
+    """Returns the name of a value; one of several results has its operation's name and a number."""
     operation = operation_of(value)
     return value.name if operation is value else f"{operation.name}:{value.args[1]}"
 

@@ -1,4 +1,4 @@
-"""What the device refuses: too many IPUs, a pipeline with too few micro-batches, and the like."""
+"""Checks of a model against the limits of the device, for example its number of IPUs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.troubleshooting import Topic, before_hint
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
-# Source: PopTorch's device manager: one process gets at most 64 IPUs.
+# Largest number of IPUs of one process. Source: PopTorch's device manager.
 MAX_IPUS = 64
 
 
 def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> None:
-    """Checks that every input can be cut into micro-batches.
+    """Checks that every input can be divided into micro-batches.
 
     Raises:
         AssertionError: the first dimension of an input is not a multiple of the batch factor.
@@ -41,17 +41,17 @@ def check_batches(tensors: Sequence[torch.Tensor], config: CompileConfig) -> Non
 
 
 def _fitting_sizes(rows: int, factor: int) -> str:
-    """Returns the batch sizes next to `rows` that can be cut, as advice."""
+    """Returns advice with the nearest valid batch sizes."""
     below = rows // factor * factor
     nearest = f"{below} or {below + factor}" if below else f"{factor}"
     return f"Give a batch of fitting size: {nearest} rows are the nearest"
 
 
 def check_exchanges(graph: Graph, config: CompileConfig) -> None:
-    """Checks that the replicas which exchange values in forward are those of the options.
+    """Checks that the number of replicas that exchange values is that of the options.
 
     Raises:
-        Error: the model was recorded for another number of them.
+        Error: the model was recorded for another number of replicas.
     """
     for node in filter(is_collective, graph.operations):
         arguments: Any = node.args
@@ -64,7 +64,7 @@ def check_exchanges(graph: Graph, config: CompileConfig) -> None:
 
 
 def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
-    """Checks that replicas which see different data may keep different buffers.
+    """Checks that replicas with different data may have different buffers.
 
     Raises:
         Error: the graph changes a parameter or buffer, and the user turned `broadcastBuffers` on.
@@ -87,7 +87,7 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
 
 
 def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:
-    """Refuses replicas that each change a parameter which one update changes for all of them.
+    """Checks that no replica changes a parameter that the update also changes.
 
     Raises:
         Error: the graph changes a parameter that is trained, and there are several replicas.
@@ -105,12 +105,12 @@ def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:
 
 
 def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> None:
-    """Refuses a limit of the global norm where groups of replicas have weights of their own.
+    """Checks that the global norm is not clipped if groups of replicas have their own weights.
 
-    The norm would be another one in each group, and weights that all share would drift apart.
+    Each group would have another norm, so that weights common to all groups would differ.
 
     Raises:
-        Error: both are asked for.
+        Error: the options ask for both.
     """
     if optimizer.clips and config.weight_groups:
         raise compiler_error(
@@ -121,12 +121,12 @@ def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> N
 
 
 def check_num_ipus(placed: Partition, config: CompileConfig, *, is_plan: bool = False) -> None:
-    """Checks that one process may have as many IPUs as the model uses.
+    """Checks that one process may use as many IPUs as the model needs.
 
-    A plan may have more than one process can, as long as their number can be reserved.
+    A plan may use more IPUs than one process, if their number can be reserved.
 
     Raises:
-        Error: there are too many, or their number is not a power of two and may not be rounded.
+        Error: the model needs too many IPUs, or a power of two and rounding is off.
     """
     used = max(placed.ipu_ids) + 1
     total = used * config.replication_factor
@@ -156,13 +156,13 @@ def check_num_ipus(placed: Partition, config: CompileConfig, *, is_plan: bool = 
 
 
 def least_micro_batches(num_stages: int, config: CompileConfig) -> int:
-    """Returns how many micro-batches a window of a pipeline has at least: one for each stage.
+    """Returns the least number of micro-batches in a window of a pipeline: one for each stage.
 
-    In sequential order stages never overlap, so that one micro-batch is enough.
+    In sequential order one micro-batch is enough, because stages never overlap.
 
     Args:
-        num_stages: of forward; all but the last have one of backward in training, too.
-        config: the options.
+        num_stages: number of forward stages. In training, all but the last have a backward stage.
+        config: configuration with the order of the pipeline.
     """
     if config.strategy.order is PipelineOrder.SEQUENTIAL:
         return 1
@@ -173,7 +173,7 @@ def check_schedule(placed: Partition, config: CompileConfig) -> None:
     """Checks that a pipeline has at least as many micro-batches as stages.
 
     Raises:
-        Error: it has fewer.
+        Error: the pipeline has fewer micro-batches.
     """
     forward = placed.num_stages
     if forward == 1:
@@ -193,12 +193,12 @@ def check_schedule(placed: Partition, config: CompileConfig) -> None:
 
 
 def check_written_variables(graph: Graph, placed: Partition) -> None:
-    """Checks that a variable which the model changes is read and written by one stage.
+    """Checks that one stage reads and writes each variable that the model changes.
 
     Otherwise the next micro-batch could read it before this one has written it.
 
     Raises:
-        Error: its reader and its writer are in different stages.
+        Error: the reader and the writer are in different stages.
     """
     readers = {
         source_of(node).name: placed.port_of[node]
@@ -218,10 +218,10 @@ def check_written_variables(graph: Graph, placed: Partition) -> None:
 
 
 def check_processes(config: CompileConfig) -> None:
-    """Refuses what replicas of one process do together and those of several cannot.
+    """Checks that several processes use no feature that needs all replicas in one process.
 
     Raises:
-        Error: groups of replicas have weights of their own.
+        Error: groups of replicas have their own weights.
     """
     if config.num_processes == 1 or not config.is_training:
         return

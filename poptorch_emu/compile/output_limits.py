@@ -1,4 +1,4 @@
-"""What the device refuses of outputs and anchors: wrong periods, tensors that do not exist."""
+"""Checks of outputs and anchors, for example their periods and names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_pipelined_outputs(placed: Partition, config: CompileConfig) -> None:
     """Checks that a pipeline returns no output or anchor every N micro-batches.
 
     Raises:
-        Error: it does.
+        Error: an output or anchor has this mode.
     """
     is_every_n = any(mode is OutputMode.EveryN for mode, _ in _modes(config))
     if is_every_n and placed.num_stages > 1:
@@ -59,12 +59,12 @@ def check_anchors(config: CompileConfig, found: Collection[str], names: Collecti
     """Checks that every anchored tensor exists.
 
     Args:
-        config: what was compiled.
-        found: short names of the anchors that were made.
-        names: all tensors that can be anchored.
+        config: configuration of the compilation.
+        found: short names of the anchors that the graph has.
+        names: names of all tensors that can be anchored.
 
     Raises:
-        Error: one does not.
+        Error: an anchored tensor does not exist.
     """
     for anchor in config.anchors:
         if anchor.short_name not in found:

@@ -1,9 +1,9 @@
-"""The one function that plans a model on a machine: settings in, memory and time out.
+"""The planner: computes memory and time of a model for a choice of settings.
 
-Everything that people see about the machine comes from `Planner.plan`: estimates, tables, insights,
-comparisons of schedules, sweeps and the laboratory. A setting changes the configuration, and the
-changed configuration is planned. Results are shared between plans only by keys that hold all that
-they were computed from.
+Every report about the machine uses `Planner.plan`: estimates, tables, insights, comparisons of
+schedules, sweeps and the laboratory. A setting changes the configuration, and the changed
+configuration is planned. Plans share results only by keys that hold everything that the results
+were computed from.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import num_stages_on, placement
 from poptorch_emu.segments.recomputation import recomputation_of
 
-# Traces the model for micro-batches of so many rows.
+# Traces the model for micro-batches with this number of rows.
 Capture = Callable[[int], tuple[Request, Inventory]]
-# A cut with the stage of each operation.
+# A split, and the stage of each operation.
 _Split = tuple[Split, dict[fx.Node, int]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# A placed graph as a value that can be compared.
+# The placement of a graph as a comparable value.
 _Places = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of a model with one choice of settings.
+    """The plan of a model with some settings.
 
     Attributes:
-        inventory: the code of the IPUs, and the values that it computes on.
-        memory: the plan of their memory.
-        tiles: the memory of the fullest tile of each IPU.
-        split: the stages of a model that was cut anew; `None` if it was not.
+        inventory: segments of the IPUs, and the values that they compute on.
+        memory: memory plan of the IPUs.
+        tiles: memory of the tiles of each IPU.
+        split: stages of a new split; None if the model was not split again.
         find_time: computes `time`.
     """
 
@@ -82,13 +82,13 @@ class Planned:
 
     @cached_property
     def time(self) -> TimePlan:
-        """How long a call takes, and where its time goes."""
+        """The plan of time of one call."""
         return self.find_time()
 
 
 @dataclass
 class _Case:
-    """A traced model, and results about it that several plans share."""
+    """A traced model, and results that several plans share."""
 
     request: Request
     inventory: Inventory
@@ -106,11 +106,11 @@ class Planner:
     """Plans of one model.
 
     Attributes:
-        request: the model and its options.
-        inventory: of the model as it is, for a window as short as shows all of its cycles.
-        system: the machine where a choice of settings names none.
-        capture: traces the model for micro-batches of other sizes; `None` if nothing can.
-        host: the work of the user's own program meanwhile; `None` stands for no time.
+        request: model, inputs and options.
+        inventory: inventory of the unchanged model, with a window that is just long enough.
+        system: system for settings that do not name one.
+        capture: traces the model for other micro-batches; None if it cannot be traced again.
+        host: work of the user's program meanwhile; None if it takes no time.
     """
 
     request: Request
@@ -124,7 +124,7 @@ class Planner:
         """Returns the plan with some settings changed; see `settings.SETTINGS`.
 
         Raises:
-            Error: the settings do not go together, or with the model.
+            Error: the settings conflict with each other or with the model.
         """
         name = settings.get("system")
         system = self.system if name is None else system_of(name)
@@ -162,19 +162,19 @@ class Planner:
         return Planned(inventory, memory, tiles, split, find_time)
 
     def split(self, num_ipus: int, settings: Mapping[str, Any] = _NOTHING) -> Split:
-        """Returns the split whose slowest stage is fastest, among those that fit.
+        """Returns the split with the fastest slowest stage, among those that fit.
 
         Raises:
-            Error: there are fewer units than IPUs, or no split keeps a shared weight on one IPU.
+            Error: units are fewer than IPUs, or no split keeps a shared weight on one IPU.
         """
         case = self._case(settings.get("micro_batch"))
         config = changed(case.inventory.config, settings, case.inventory.placed.ipu_ids)
         return _cut(case, without_schedule(config), num_ipus, self.system)[0]
 
     def cut_settings(self, num_ipus: int) -> dict[str, Any]:
-        """Returns settings that cut the model over so many IPUs, with enough micro-batches.
+        """Returns settings that split the model over `num_ipus` IPUs, with enough micro-batches.
 
-        If it cannot be cut, `plan` says why.
+        For a model that cannot be split, `plan` raises an error with these settings.
         """
         config = self.inventory.config
         settings: dict[str, Any] = {"split": num_ipus}
@@ -208,9 +208,9 @@ class Planner:
 def _placed(
     case: _Case, config: CompileConfig, settings: Mapping[str, Any], system: System
 ) -> tuple[Partition, Split | None]:
-    """Returns the stages of a model, and its split if it is cut anew.
+    """Returns the stages of a model, and its split if it is split again.
 
-    Stages that the user named stay as they are, unless the settings ask for another number of them.
+    The user's stages are kept, unless the settings ask for another number.
     """
     graph, table = case.inventory.graph, config.strategy.table
     num_ipus = settings.get("split", settings.get("num_ipus"))
@@ -225,7 +225,7 @@ def _placed(
 
 
 def _has_stages(case: _Case, config: CompileConfig, num_ipus: int) -> bool:
-    """Returns whether the stages that the user named are those of so many IPUs."""
+    """Returns whether the user's stages use `num_ipus` IPUs."""
     table, placed = config.strategy.table, partition(case.inventory.graph, config.strategy)
     if table is None:
         return len(placed.ipu_ids) == num_ipus
@@ -233,10 +233,10 @@ def _has_stages(case: _Case, config: CompileConfig, num_ipus: int) -> bool:
 
 
 def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _Split:
-    """Returns a cut for so many IPUs where the slowest stage is fastest; with all operations.
+    """Returns the split for `num_ipus` IPUs with the fastest slowest stage.
 
     Raises:
-        Error: the model cannot be cut into so many stages.
+        Error: the model cannot be split into this number of stages.
     """
     strategy, graph = config.strategy, case.inventory.graph
     if strategy.is_phased:
@@ -253,7 +253,7 @@ def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _
             inventory = _coded(case, placed, schedule_of(placed, alone, is_short=True), alone)
             memory = plan_memory(inventory)
             durations = Durations(inventory, memory, system, known_costs=case.costs)
-            # A table may have more stages than the user has blocks.
+            # A table may need more stages than the user has blocks.
             least_blocks = 2 if has_circles else num_stages
             case.units[key] = durations, units_of(durations, num_stages, least_blocks)
         splitting = key, config.num_micro_batches
@@ -267,7 +267,7 @@ def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _
 
 
 def _coded(case: _Case, placed: Partition, schedule: Schedule, config: CompileConfig) -> Inventory:
-    """Returns the code of the IPUs; that of another plan if nothing differs that it depends on."""
+    """Returns the code of the IPUs, shared with another plan if its key is equal."""
     key = _code_key(config, placed, schedule)
     if key not in case.codes:
         case.codes[key] = take_inventory(
@@ -283,7 +283,7 @@ def _coded(case: _Case, placed: Partition, schedule: Schedule, config: CompileCo
 
 
 def _code_key(config: CompileConfig, placed: Partition, schedule: Schedule) -> tuple[object, ...]:
-    """Returns all that the code depends on: order is no part of it, but kinds of actions are."""
+    """Returns a key of everything that affects the code: kinds of actions, but not their order."""
     plain = replace(
         _with_few(config),
         machine=MachineConfig(),
@@ -299,7 +299,7 @@ def _without_order(strategy: StrategyConfig) -> StrategyConfig:
 
 
 def _held(case: _Case, inventory: Inventory) -> tuple[MemoryPlan, TileMemory]:
-    """Returns the plan of memory, and the contents of the tiles."""
+    """Returns the memory plan of the engine, and that of the tiles."""
     config, schedule = _with_few(inventory.config), inventory.schedule
     code = schedule.kinds, _places(inventory.placed), inventory.overlapped
     key = config, schedule, code
@@ -313,10 +313,10 @@ def _held(case: _Case, inventory: Inventory) -> tuple[MemoryPlan, TileMemory]:
 
 
 def _with_few(config: CompileConfig) -> CompileConfig:
-    """Returns a configuration whose numbers of micro-batches are as small as makes no difference.
+    """Returns a configuration with the fewest micro-batches that give the same code and memory.
 
-    Memory and code depend on whether gradients are accumulated. How many micro-batches wait for
-    each other is a matter of the schedule. In inference, `device_iterations` are micro-batches.
+    Memory and code depend on whether gradients are accumulated, not on how often. The number of
+    waiting micro-batches is the schedule's. In inference, `device_iterations` are micro-batches.
     """
     return replace(
         config,
@@ -330,7 +330,7 @@ def _places(placed: Partition) -> _Places:
 
 
 def _crossing(inventory: Inventory, names: Sequence[str]) -> frozenset[Source | Sink]:
-    """Returns the values that cross between host and IPUs, of the named kinds."""
+    """Returns the inputs, the results or both that cross between host and IPUs, by `names`."""
     sources = (source_of(node) for node in inventory.graph.sources)
     sinks = (sink for sink, _, _ in inventory.cut.results)
     inputs = (source for source in sources if source.kind is SourceKind.INPUT)

@@ -1,6 +1,6 @@
-"""From a recorded model to what each IPU runs and computes on: all that comes before lowering.
+"""Steps of a compilation before lowering: passes, placement, schedule and segments.
 
-Nothing here needs the engine's program, so that a plan can be made of shapes alone.
+Nothing here needs the engine's program, so a plan can be made from shapes alone.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def optimise(graph: Graph, config: CompileConfig) -> Graph:
 def place(
     graph: Graph, config: CompileConfig, *, is_scheduled: bool = True, is_plan: bool = False
 ) -> Partition:
-    """Returns which stage runs what, after all checks of it.
+    """Returns the stage of each operation, after all checks of the placement.
 
     Args:
-        graph: forward and backward operations, without mutation.
-        config: the options.
-        is_scheduled: whether this is how it will run; else the number of IPUs and of micro-batches
-            is not looked at.
-        is_plan: whether nothing will run, so that a process may have as many IPUs as there are.
+        graph: graph of forward and backward, without operations that change their arguments.
+        config: configuration of the compilation.
+        is_scheduled: whether the model will run with this schedule. Otherwise the numbers of IPUs
+            and micro-batches are not checked.
+        is_plan: whether the model is only planned, so that it may use more IPUs than one process.
     """
     placed = _partition(graph, config.strategy)
     return check_placed(graph, placed, config, is_scheduled=is_scheduled, is_plan=is_plan)
@@ -101,7 +101,7 @@ def check_placed(
     is_scheduled: bool = True,
     is_plan: bool = False,
 ) -> Partition:
-    """Returns the stages of a graph after all checks of them; arguments are those of `place`."""
+    """Returns the stages of a graph after all their checks; the arguments are those of `place`."""
     if is_scheduled:
         check_num_ipus(placed, config, is_plan=is_plan)
     check_written_variables(graph, placed)
@@ -117,13 +117,13 @@ def check_placed(
 
 
 def without_schedule(config: CompileConfig) -> CompileConfig:
-    """Returns the options with pipelines that run one micro-batch at a time."""
+    """Returns a configuration whose pipelines run one micro-batch at a time."""
     strategy = replace(config.strategy, table=None, order=PipelineOrder.SEQUENTIAL)
     return replace(config, strategy=strategy)
 
 
 def _partition(graph: Graph, strategy: StrategyConfig) -> Partition:
-    """Returns which stage runs what; a table says on which IPU."""
+    """Returns the stage of each operation. A table determines the IPU of each stage."""
     placed = partition(graph, strategy)
     if strategy.table is None:
         return placed
@@ -134,7 +134,7 @@ def _partition(graph: Graph, strategy: StrategyConfig) -> Partition:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """Makes an error of the compiler of what is wrong with a table."""
+    """Converts a ValueError about a table to an error of the compiler."""
     try:
         yield
     except ValueError as fault:
@@ -142,13 +142,13 @@ def _in_words() -> Iterator[None]:
 
 
 def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = False) -> Schedule:
-    """Returns when each stage runs.
+    """Returns the schedule of the stages.
 
     Args:
-        placed: the stages.
-        config: how they take turns.
-        is_short: whether to lay out no more micro-batches than it takes until all cycles of a
-            pipeline are alike.
+        placed: placement of the stages.
+        config: configuration with the execution strategy.
+        is_short: whether to limit the micro-batches to a number that shows all different cycles of
+            a pipeline.
     """
     count, table = config.num_micro_batches, config.strategy.table
     if table is not None:
@@ -166,7 +166,7 @@ def schedule_of(placed: Partition, config: CompileConfig, *, is_short: bool = Fa
 
 
 def schedule_kind(strategy: StrategyConfig) -> ScheduleKind | None:
-    """Returns how the stages of a strategy take turns; `None` where a table says it."""
+    """Returns the kind of schedule of a strategy; None if it uses a table."""
     if strategy.table is not None:
         return None
     if strategy.kind is StrategyKind.PIPELINED:
@@ -183,7 +183,7 @@ def take_inventory(
     optimizer: OptimizerConfig | None,
     parameters: tuple[str, ...],
 ) -> Inventory:
-    """Returns the segments of a placed graph, their links and update, and what they compute on."""
+    """Returns the segments of a placed graph with their links, update and variables."""
     recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
     segments = cut(graph, placed, config.is_training, recomputed, schedule.kinds)
     variables = model_variables(graph, config)
@@ -209,7 +209,7 @@ def take_inventory(
 def with_schedule(
     base: Inventory, placed: Partition, schedule: Schedule, config: CompileConfig
 ) -> Inventory:
-    """Returns an inventory of the same code whose links hold what another schedule asks for."""
+    """Returns an inventory with the same segments, and links for another schedule."""
     replica_equal = replica_equal_values(base.graph, config)
     return replace(
         base,

@@ -1,8 +1,7 @@
-"""Changes against the causes that a step loses time to; each is planned as a model of its own.
+"""Changes that reduce the causes of lost time; each is planned as a model of its own.
 
-A remedy is a changed configuration. Its gain is that of the plan with the change; no formula of its
-own estimates it. A cause counts for as much as it takes of a step, and for no more than its remedy
-saves.
+A remedy is a changed configuration. Its gain comes from the plan with the change, not from a
+formula. A cause counts for its share of a step, but for no more than its remedy saves.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION
 from poptorch_emu.plan.time.causes import LEAST_SHARE, Cause, Loss, losses
 from poptorch_emu.plan.time.time_plan import SpreadWeight
 
-# Of several sizes of one change the smallest is chosen that saves so much of what the best saves.
+# The smallest size of a change is chosen that saves this fraction of the largest saving.
 _ENOUGH = 0.7
 _FACTORS = (2, 4, 8)
 
@@ -28,17 +27,17 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change, and the plan with it.
+    """A change, and the plan of the model with it.
 
     Attributes:
-        loss: the cause that it is against; `None` where a real system refuses a weight.
-        settings: of the planner; empty if nothing was found.
-        planned: with these settings.
-        gain: the additional rows a second, as a share of those without the change. It is negative
-            if the model becomes slower, which only a change that is needed may do.
-        score: the share of a step that is saved, at most that of the cause.
-        update_factor: the rows of an update with the change, divided by those without it.
-        weight: the weight that several IPUs read, which a real system refuses.
+        loss: cause that the change reduces; None for a change that a real system requires.
+        settings: settings of the planner; empty if no change was found.
+        planned: plan of the model with these settings.
+        gain: additional rows per second, as a fraction of those without the change. It is negative
+            if a required change makes the model slower.
+        score: share of a step that is saved, at most that of the cause.
+        update_factor: rows of an update with the change, divided by those without it.
+        weight: weight that several IPUs read, which a real system rejects.
     """
 
     loss: Loss | None
@@ -51,10 +50,10 @@ class Remedy:
 
 
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
-    """Returns the changes that are worth it, best first, after those that a real system needs.
+    """Returns the worthwhile changes, best first, after those that a real system requires.
 
-    A change that would not fit is no remedy, unless the model does not fit as it is and needs no
-    more memory then.
+    A change must fit in memory. If the unchanged model does not fit, a change must not need more
+    memory.
     """
     now = planner.plan()
     if not now.time.step_seconds or now.time.throughput is None:
@@ -64,7 +63,7 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
     found: list[Remedy] = []
     for loss in losses(now.time):
         best = max((remedy.score for remedy in found), default=0.0)
-        # Larger micro-batches need another trace, which is worth it only for the best of all.
+        # Larger micro-batches need another trace, so they are planned for the largest cause only.
         remedy = search.remedy(loss, may_trace=loss.share >= best and now.tiles.fits)
         if remedy is not None and remedy.score >= LEAST_SHARE:
             found.append(remedy)
@@ -73,7 +72,7 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
 
 
 def _without_repetition(found: Iterable[Remedy]) -> Iterator[Remedy]:
-    """Yields the remedies of which each change is new."""
+    """Yields the remedies without repeated settings."""
     seen: list[Settings] = []
     for remedy in found:
         if remedy.settings not in seen:
@@ -86,7 +85,7 @@ class _Search:
         self._planner, self._now = planner, now
 
     def remedy(self, loss: Loss, *, may_trace: bool) -> Remedy | None:
-        """Returns the smallest change that saves about as much as any; `None` if nothing helps."""
+        """Returns the smallest change that saves almost as much as the best; None if none helps."""
         changes = _CHANGES[loss.cause](self._planner) if loss.cause in _CHANGES else []
         changes = [change for change in changes if may_trace or "micro_batch" not in change]
         tried = [pair for pair in self._tried(changes) if self._may_run(pair[1])]
@@ -98,7 +97,7 @@ class _Search:
         return None
 
     def of_weight(self, weight: SpreadWeight) -> Remedy:
-        """Returns the split that brings all uses of a weight to one IPU, whatever it costs."""
+        """Returns the split that puts all uses of a weight on one IPU, regardless of its cost."""
         for settings, planned in self._tried(_cut_anew(self._planner)):
             if not planned.time.spread_weights:
                 return self._made(settings, planned, None, 1.0, weight)
@@ -121,14 +120,14 @@ class _Search:
             try:
                 yield settings, self._planner.plan(settings)
             except Error:
-                continue  # It does not go together with the other settings.
+                continue  # The settings conflict.
 
     def _may_run(self, planned: Planned) -> bool:
         tiles = planned.tiles
         return tiles.fits or tiles.most_bytes <= self._now.tiles.most_bytes
 
     def _saved(self, planned: Planned) -> float:
-        """Returns the share of the time of a row that is saved; below 0 if it takes longer."""
+        """Returns the share of the time per row that is saved; below 0 if the model is slower."""
         now, then = self._now.time.throughput, planned.time.throughput
         return 1 - now / then if now and then else 0.0
 
@@ -144,7 +143,7 @@ def _cut_anew(planner: Planner) -> list[Settings]:
 
 
 def _pipelined(planner: Planner) -> list[Settings]:
-    """Returns a pipeline of the same stages, or of others with enough micro-batches."""
+    """Returns pipelines of the same stages, and of new stages with enough micro-batches."""
     (cut,), windows = _cut_anew(planner), _longer_windows(planner)
     is_pipeline = planner.inventory.config.strategy.kind is StrategyKind.PIPELINED
     same: list[Settings] = [{"schedule": "grouped"}] if is_pipeline else []
@@ -163,7 +162,7 @@ def _more_iterations(planner: Planner) -> list[Settings]:
 
 
 def _rebalanced(planner: Planner) -> list[Settings]:
-    """Returns other splits; cycles of the grouped pipeline hold a forward and a backward each."""
+    """Returns other splits. The grouped order puts a forward and a backward in each cycle."""
     order = planner.inventory.config.strategy.order
     same: list[Settings] = [{"schedule": "grouped"}] if order is PipelineOrder.INTERLEAVED else []
     return [*_cut_anew(planner), *same]
@@ -199,7 +198,7 @@ def _larger_micro_batches(planner: Planner) -> list[Settings]:
     return [{"micro_batch": planner.inventory.rows * factor} for factor in _FACTORS[:2]]
 
 
-# What may help against each cause, smaller changes first.
+# Changes that may reduce each cause, smaller changes first.
 _CHANGES: Mapping[Cause, Callable[[Planner], list[Settings]]] = {
     Cause.IMBALANCE: _rebalanced,
     Cause.LINK: _cut_anew,

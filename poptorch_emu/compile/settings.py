@@ -1,4 +1,4 @@
-"""The settings that plans are compared by: from a name and a value to a configuration."""
+"""Settings that distinguish plans, and the change of the configuration for each."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KINDS = ("activation", "weight", "optimizer", "accumulator")
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
 _ORDERS = tuple(order.value for order in PipelineOrder)
-# All schedules of pipelines that have a name.
+# Names of all pipeline schedules.
 SCHEDULES = (*_ORDERS, *TABLES)
-# Tiles that overlapped input and output have of their own.
+# Number of tiles for overlapped input and output.
 NUM_IO_TILES = 32
 
 
@@ -41,12 +41,12 @@ def changed(
     """Returns a configuration with some settings changed.
 
     Args:
-        config: of the model.
-        settings: values by the names of `SETTINGS`.
-        ipu_ids: the IPUs of a replica.
+        config: configuration of the model.
+        settings: values, by the names in `SETTINGS`.
+        ipu_ids: the user's numbers of the IPUs of a replica.
 
     Raises:
-        Error: a value means nothing.
+        Error: a value is not valid for its setting.
     """
     for name, value in settings.items():
         check_name(name, value)
@@ -55,7 +55,7 @@ def changed(
 
 
 def own_settings(inventory: Inventory) -> dict[str, Any]:
-    """Returns the settings that a model has; a value that no sweep can have is `None`."""
+    """Returns the settings of a model; None for a value that sweeps cannot set."""
     config, placed = inventory.config, inventory.placed
     strategy, table = config.strategy, config.strategy.table
     remote = [kind for kind in _KINDS if getattr(config.locations, kind).is_on_chip is False]
@@ -80,7 +80,7 @@ def _named(name: str) -> TableConfig | None:
 
 
 def joined(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Returns several choices as one; `None` if two of them want different values of a setting."""
+    """Returns the union of several choices, or None if two of them conflict."""
     found: dict[str, Any] = {}
     for name, value in (pair for choice in choices for pair in choice.items()):
         if name in found and name not in _SEVERAL:
@@ -90,10 +90,10 @@ def joined(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def check_name(setting: str, value: Any) -> None:
-    """Checks the value of a setting whose values are names.
+    """Checks the value of a setting that accepts names only.
 
     Raises:
-        Error: there is no such name.
+        Error: the setting has no such name.
     """
     names = _NAMES.get(setting)
     if names is None or isinstance(value, TableConfig):
@@ -157,7 +157,7 @@ def _schedule(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> dict
     if value in _ORDERS:
         return {"strategy": replace(strategy, order=PipelineOrder(value))}
     table = value if isinstance(value, TableConfig) else named_table(value)
-    # A value of the user's own class is not equal to one of the options.
+    # Converts the user's own subclass, because its values never equal those of the options.
     table = TableConfig(table.name, table.stages_per_ipu, table.rows)
     return {"strategy": replace(strategy, table=table)}
 
@@ -179,7 +179,7 @@ _CHANGES: Mapping[str, _Change] = {
     "overlap": _overlap,
 }
 SETTINGS = tuple(_CHANGES)
-# Those whose values may be several names with + between them.
+# Settings that accept several names joined by +.
 _SEVERAL = ("offload", "overlap")
 _NAMES: Mapping[str, Sequence[str]] = {
     "recomputation": [mode.name.lower() for mode in Recomputation],

@@ -1,4 +1,4 @@
-"""How long what a request asks for would take on a system."""
+"""Computes the step time of a request on a system."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def time_of(
     io: HostWork | None = None,
     numbers: TimeNumbers = NUMBERS,
 ) -> TimePlan:
-    """Returns how long a call takes.
+    """Returns the plan of time of one call.
 
     Args:
-        request: what is asked of the model.
-        inventory: of it.
-        system: that it would run on.
-        io: the host's own work.
-        numbers: of the model of time.
+        request: model, inputs and options of the compilation.
+        inventory: the placed model.
+        system: system that would run the model.
+        io: work of the host; None if it takes no time.
+        numbers: constants of the model of time.
     """
     return timed(request, Durations(inventory, plan_memory(inventory), system, numbers), io)
 
 
 def timed(request: Request, durations: Durations, io: HostWork | None = None) -> TimePlan:
-    """Returns how long a call takes whose segments take so long."""
+    """Returns the plan of time of one call, from the durations of its segments."""
     config = durations.inventory.config
     table = config.strategy.table
     run = Run(
@@ -62,16 +62,16 @@ def split_into(
     """Returns the best split of some units, and the stage of each operation.
 
     Args:
-        durations: of the model, wherever its blocks are now.
+        durations: durations of the model's operations, with any placement.
         found: the units of the model.
-        num_stages: one for each IPU, unless a table says otherwise.
-        config: the settings of the split model.
+        num_stages: number of stages: one for each IPU, unless a table needs more.
+        config: configuration of the split model.
         has_circles: whether the last stage may be on the first IPU again, so that all uses of a
-            shared weight are on one IPU. Otherwise neither shared weights nor memory count,
-            since an IPU has several stages.
+            shared weight are on one IPU. Otherwise shared weights and memory do not count, because
+            an IPU has several stages.
 
     Raises:
-        ValueError: there are fewer units than stages, or no split keeps a shared weight on one IPU.
+        ValueError: units are fewer than stages, or no split keeps a shared weight on one IPU.
     """
     recomputes = num_stages > 1 and config.recomputation in (None, Recomputation.PIPELINE)
     costs = StageCosts(

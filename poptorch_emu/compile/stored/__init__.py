@@ -1,1 +1,1 @@
-"""What is kept of a compilation: keys, files, and a folder of them."""
+"""Stores compiled programs: keys, files, and a folder of files."""

@@ -1,7 +1,7 @@
 """A folder of executables, one file for each key.
 
-Any number of processes may use one folder at a time: a file appears whole or not at all. A file
-that cannot be used is compiled anew and replaced.
+Any number of processes may use one folder at the same time, because a file appears whole or not at
+all. A file that cannot be used is compiled again and replaced.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SUFFIX = ".executable"
 
 
 def path_of(cache_dir: str, key: Key) -> Path:
-    """Returns where the executable of `key` is kept."""
+    """Returns the path of the executable of `key`."""
     return Path(cache_dir) / f"{key.digest}{_SUFFIX}"
 
 
 def find(key: Key, config: CompileConfig, forward: Forward) -> Executable | None:
-    """Returns the executable of `key` from the folder of `config`, or `None` if it has none.
+    """Returns the executable of `key` from the cache's folder, or None if it has none.
 
-    A damaged file is reported and not used.
+    A damaged file is ignored with a warning.
     """
     if config.cache_dir is None:
         return None
@@ -50,9 +50,9 @@ def find(key: Key, config: CompileConfig, forward: Forward) -> Executable | None
 
 
 def keep(executable: Executable) -> None:
-    """Puts an executable into the folder of its options, if they name one.
+    """Writes an executable to the folder of its options, if they name one.
 
-    Where that fails, a warning says so.
+    A failure causes a warning.
     """
     if executable.config.cache_dir is None:
         return
@@ -68,12 +68,12 @@ def keep(executable: Executable) -> None:
 
 @contextlib.contextmanager
 def only_one(cache_dir: str | None, key: Key, num_processes: int) -> Iterator[None]:
-    """Lets one process of several compile a key; the others wait, and find what it has kept.
+    """Lets one of several processes compile a key. The others wait and load its file.
 
-    The system holds the lock and drops it when its holder dies.
+    The operating system holds the lock, and frees it when the process dies.
 
     Raises:
-        AssertionError: the folder takes no files.
+        AssertionError: the folder is not writable.
     """
     if num_processes > 1 and cache_dir is None:
         logger.warning(
@@ -96,7 +96,7 @@ def only_one(cache_dir: str | None, key: Key, num_processes: int) -> Iterator[No
 
 
 def make_folder(cache_dir: str | None) -> None:
-    """Makes the folder of the cache if there is none; where it cannot, nothing will be kept."""
+    """Makes the folder of the cache if it does not exist; after a failure nothing is stored."""
     if cache_dir is not None:
         with contextlib.suppress(OSError):
             Path(cache_dir).mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""A file of named sections that can tell whether it is whole, and who wrote it.
+"""A file of named sections, with a digest and the versions of its writer.
 
-A fixed head (magic word, version of the layout, lengths, digest), a header in JSON (the versions of
-this package and of PyTorch, and the sections), then the sections. Reading it executes nothing.
+The file has a fixed head (magic word, version of the layout, lengths, digest), a JSON header (the
+versions of this package and of PyTorch, and the sections), and the sections. Reading executes
+nothing.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from poptorch_emu.version import __version__
 
 _MAGIC = b"POPEMU\r\n"
 _LAYOUT = 5
-# Magic word, version of the layout, length of the header, length of the sections.
+# Format of magic word, layout version, length of the header and length of the sections.
 _LENGTHS = struct.Struct(f"<{len(_MAGIC)}sIIQ")
 _HEAD_SIZE = _LENGTHS.size + hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
 class Container:
-    """What is in a file.
+    """The content of a file.
 
     Attributes:
-        version: of the package that wrote it.
-        torch_version: of PyTorch at that time.
-        sections: content by name.
+        version: version of the package that wrote the file.
+        torch_version: version of PyTorch at that time.
+        sections: content of each section, by name.
     """
 
     version: str
@@ -47,7 +48,7 @@ class Container:
 
 
 def pack(sections: Mapping[str, bytes]) -> bytes:
-    """Returns a file with these sections, in their order."""
+    """Returns the bytes of a file with these sections, in order."""
     header = json.dumps(
         {
             "version": __version__,
@@ -61,14 +62,14 @@ def pack(sections: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> Container:
-    """Returns what is in a file.
+    """Returns the content of a file.
 
     Args:
-        data: all of the file.
-        name: of the file, for messages.
+        data: all bytes of the file.
+        name: name of the file for messages.
 
     Raises:
-        Error: it is no such file, is cut short, is damaged, or its layout is of another version.
+        Error: the data are no such file, are cut short or damaged, or have another layout version.
     """
     start = data[: len(_MAGIC)]
     if start != _MAGIC[: len(start)] or not data:

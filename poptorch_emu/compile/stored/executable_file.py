@@ -1,8 +1,8 @@
-"""An executable as sections of a file, and back.
+"""Converts an executable to sections of a file, and back.
 
-In the sections are JSON and the program's own format: data that executes nothing when it is read.
-What belongs to the user's objects (the structure of the outputs, weights) is not in them; it is
-found anew by recording `forward`.
+The sections are JSON and the program's own format, which execute nothing when they are read. They
+hold no user objects, such as the structure of the outputs and the weights, because these come from
+recording `forward` again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _KEY, _PROGRAM, _PLAN, _GRAPH = "key", "program", "plan", "graph"
 
 
 def to_sections(executable: Executable) -> dict[str, bytes]:
-    """Returns what a file holds of `executable`.
+    """Returns the sections of a file for `executable`.
 
     Raises:
-        Error: an argument of the program has no form in a file.
+        Error: an argument of the program cannot be stored.
     """
     return {
         _KEY: executable.key.text.encode(),
@@ -54,17 +54,17 @@ def to_sections(executable: Executable) -> dict[str, bytes]:
 
 
 def stored_key(sections: Mapping[str, bytes]) -> Key:
-    """Returns what the program in a file was compiled from.
+    """Returns the key of the program in a file.
 
     Raises:
-        Error: that is damaged.
+        Error: the key is damaged.
     """
     with _refuses_damage():
         return Key.from_json(sections[_KEY])
 
 
 def is_of_key(sections: Mapping[str, bytes], key: Key) -> bool:
-    """Returns whether the program in a file was compiled from just this."""
+    """Returns whether the program in a file has this key."""
     return sections.get(_KEY) == key.text.encode()
 
 
@@ -74,13 +74,13 @@ def from_sections(
     """Returns the executable in a file.
 
     Args:
-        sections: of a file whose program fits that of `forward`.
-        key: the file's.
-        config: the present options, which may differ in what the program does not depend on.
-        forward: the model's.
+        sections: sections of a file whose program fits `forward`.
+        key: key in the file.
+        config: current configuration; it may differ in options that do not affect the program.
+        forward: recorded `forward` of the model.
 
     Raises:
-        Error: the program, or what is said about it, is damaged.
+        Error: the program or its plan is damaged.
     """
     with _refuses_damage():
         executable = _executable(sections, key, config, forward)
@@ -90,7 +90,7 @@ def from_sections(
 
 @contextmanager
 def _refuses_damage() -> Iterator[None]:
-    """Makes an error of whatever a section does that its digest fits and its reader does not."""
+    """Converts any exception about a section with a valid digest to an `Error`."""
     try:
         yield
     except Error:

@@ -1,6 +1,6 @@
-"""The files of a cache's folder: read and written with care, since others may reach the folder.
+"""Reads and writes files in a cache's folder, which others may be able to change.
 
-A folder that takes no files costs one warning, and nothing is kept.
+A folder that is not writable causes one warning, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from poptorch_emu.log import logger
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.untrusted.files import NotRegularError, read_own, write_whole
 
-# Folders that a warning was about.
+# Folders that have caused a warning.
 _useless: set[Path] = set()
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """Returns the sections of a file that this version wrote; none, if there is no such file.
+    """Returns the sections of a file of this version; empty if there is no such file.
 
-    A file that cannot be used is reported.
+    A file that cannot be used causes a warning.
     """
     try:
         container = unpack(read_own(path), str(path))
@@ -29,12 +29,12 @@ def read(path: Path) -> dict[str, bytes]:
     except (Error, NotRegularError) as fault:
         warn_of_file(path, fault)
     except OSError:
-        pass  # As of a file that is not there; of rights, writing tells.
+        pass  # The file does not exist, or a later write reports missing rights.
     return {}
 
 
 def write(path: Path, sections: Mapping[str, bytes]) -> bool:
-    """Writes a file, and returns whether it could; where it could not, a warning says so once."""
+    """Writes a file, and returns whether that succeeded; warns once about a folder otherwise."""
     try:
         write_whole(path, pack(sections))
         return True
@@ -44,19 +44,19 @@ def write(path: Path, sections: Mapping[str, bytes]) -> bool:
 
 
 def warn_of_file(path: Path, fault: Exception) -> None:
-    """Says that a file is damaged, or is none of ours."""
+    """Warns of a file that is damaged or not of this package."""
     logger.warning("Executable cache: %s cannot be used and will be replaced. %s", path, fault)
 
 
 def warn_of_folder(folder: Path, fault: OSError) -> None:
-    """Says, once for each folder, that it is of no use."""
+    """Warns once of a folder that is not writable."""
     if folder not in _useless:
         _useless.add(folder)
         logger.warning("%s", text_of_folder(folder, fault, "Models are compiled each time."))
 
 
 def text_of_folder(folder: Path, fault: OSError, consequence: str) -> str:
-    """Returns what is wrong with a folder, what that means, and what to do."""
+    """Returns a text with the fault of a folder, its consequence and a remedy."""
     return (
         f"Cache folder {folder} is not writable: {fault}. {consequence} Give "
         "enableExecutableCaching() or POPTORCH_CACHE_DIR a directory in which files can be made; "

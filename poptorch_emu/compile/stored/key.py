@@ -1,8 +1,8 @@
-"""What a program depends on, as text: two compilations with equal keys give the same program.
+"""The key of a program: text that is equal if two compilations give the same program.
 
-The key is taken after `forward` was recorded and before anything costly is done. What backward will
-be follows from the operations of `forward` and from autograd's graph, unless code of the user takes
-part in it (a Python function, a hook); then backward is recorded first and belongs to the key.
+The key is computed after `forward` was recorded and before any costly step. The operations of
+`forward` and autograd's graph determine backward, unless the user's code runs in backward (a Python
+function, a hook). In that case backward is recorded first, and is a part of the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from poptorch_emu.trace.tracer import Forward
 from poptorch_emu.update.formulas.optimizer_config import GroupConfig, Hyper, OptimizerConfig
 from poptorch_emu.version import __version__
 
-# What a program does not depend on.
+# Options that do not affect the program.
 _HOST_OPTIONS = {
     "random_seed",
     "process_id",
@@ -40,13 +40,13 @@ _HOST_OPTIONS = {
     "ipu_id",
     "updatable_buffers",
     "max_repeat_logs",
-    "max_guarded_programs",  # What was read stands in the operations.
-    "cast_rules",  # What they did stands in the operations.
+    "max_guarded_programs",  # The operations show its effect.
+    "cast_rules",  # The operations show their effect.
 }
 
-# Of the key of the cache, but no reason to refuse an exported file: where the user's files lie and
-# which line a call is in, so that messages name the right line; and the processor, for which other
-# kernels may be faster. A kernel that cannot run says so.
+# Parts of the cache's key that may differ for an exported file: lines of the user's code, which
+# messages name, and the processor, because other kernels may be faster there. A kernel that cannot
+# run on a processor raises.
 _PLACES, _PROCESSOR = "places in the code", "processor"
 
 _NOT_COMPILED_IN = ("source", "attributes")
@@ -57,21 +57,21 @@ _OWN_META = {"val", "record", "source"}
 
 @dataclass(frozen=True)
 class Key:
-    """What a program was compiled from: lines of text, in named parts.
+    """Description of everything that affects a program: lines of text in named parts.
 
     Attributes:
-        parts: from what the user chooses to what follows from it.
+        parts: lines of each part, from the user's choices to their consequences.
     """
 
     parts: Mapping[str, tuple[str, ...]]
 
     @property
     def digest(self) -> str:
-        """A short text, equal for equal keys only."""
+        """A short text that differs between keys."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def difference(self, other: Key) -> str:
-        """Returns the first difference that makes another program, for people; "" for none."""
+        """Returns a text with the first difference that affects the program, or ""."""
         for part, lines in self.parts.items():
             if part in (_PLACES, _PROCESSOR):
                 continue
@@ -82,12 +82,12 @@ class Key:
 
     @cached_property
     def text(self) -> str:
-        """The key as JSON; equal for equal keys only."""
+        """The key as JSON, which differs between keys."""
         return json.dumps(self.parts)
 
     @staticmethod
     def from_json(text: str | bytes) -> Key:
-        """Returns the key whose `text` this is."""
+        """Returns the key from its `text`."""
         return Key({part: tuple(lines) for part, lines in json.loads(text).items()})
 
 
@@ -101,11 +101,11 @@ def key_of(
     """Returns the key of the program of a recorded `forward`.
 
     Args:
-        forward: completed by this where backward is not known without it.
-        config: the options.
-        tensors: the input tensors, whole batches.
-        optimizer: in training.
-        parameters: their names in the order the optimiser knows them.
+        forward: recorded `forward`. Its backward is recorded if the key needs it.
+        config: configuration of the compilation.
+        tensors: input tensors, as whole batches.
+        optimizer: configuration of the optimiser; None in inference.
+        parameters: names of the parameters in the optimiser's order.
     """
     differentiated = forward.backward_lines
     graph = forward.graph
@@ -137,7 +137,7 @@ def _option_lines(config: CompileConfig) -> Iterator[str]:
 
 
 def _optimizer_lines(optimizer: OptimizerConfig | None, parameters: Sequence[str]) -> Iterator[str]:
-    """A hyper-parameter that may change is not part of the program but for its name."""
+    """Yields lines about the optimiser; variable hyper-parameters only have their name."""
     if optimizer is None:
         return
     for item in fields(optimizer):
@@ -194,7 +194,7 @@ def _operation_lines(graph: Graph, numbers: Mapping[fx.Node, str]) -> Iterator[s
 
 
 def _region_lines(graph: Graph) -> Iterator[str]:
-    """The bodies that the operations of `graph` name."""
+    """Yields lines about the bodies of loops and branches in `graph`."""
     for name, region in graph.regions.items():
         yield f"{name}, which repeats '{region.repeats}':"
         numbers = {node: f"%{index}" for index, node in enumerate(region.fx.nodes)}

@@ -1,9 +1,9 @@
-"""The tensor metadata of results that a trace found out, in a file of the cache's folder.
+"""Files in the cache's folder with the tensor metadata of results from a trace.
 
-A process that is going to record a model finds there what PyTorch made of each operation when the
-model was compiled. The file's name tells what is known before `forward` is recorded, which is less
-than a program depends on: another model of this name finds some of its operations there, or none.
-What is found is right for any model, since the texts say all that the metadata depends on.
+A process that records a model reads from the file the metadata that PyTorch computed when the model
+was first compiled. The name of the file depends only on facts known before `forward` runs, so
+another model may find a file with some of its operations or none. The metadata are valid for any
+model, because each text holds everything that the metadata depend on.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SECTION = "results"
 def path_of(
     config: CompileConfig, model: torch.nn.Module, tensors: Sequence[torch.Tensor]
 ) -> Path | None:
-    """Returns where the metadata of `model`, compiled for these inputs, is kept.
+    """Returns the path of the metadata of `model` for these inputs; None without a cache.
 
     Raises:
-        Error: the types of its parameters are not known yet.
+        Error: the types of the model's parameters are not known yet.
     """
     if config.cache_dir is None:
         return None
@@ -52,7 +52,7 @@ def path_of(
 
 
 def find(path: Path | None) -> dict[str, ResultMetadata]:
-    """Returns the metadata in a file; none, if the file cannot be used."""
+    """Returns the metadata in a file; empty if the file cannot be used."""
     sections = {} if path is None else folder.read(path)
     if path is None or not sections:
         return {}
@@ -64,6 +64,6 @@ def find(path: Path | None) -> dict[str, ResultMetadata]:
 
 
 def keep(path: Path | None, forward: Forward) -> None:
-    """Writes what was found out; where that fails, a warning says so."""
+    """Writes new metadata to a file; a failure causes a warning."""
     if path is not None and forward.new_metadata:
         folder.write(path, {_SECTION: to_json(forward.new_metadata)})

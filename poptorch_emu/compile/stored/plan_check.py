@@ -1,7 +1,7 @@
-"""Whether what a file says about a program can be true: the types, and what must agree.
+"""Checks the plan in a file: its types, and its agreement with the model.
 
-A file's digest shows damage. What is checked here is what a whole file may still get wrong, made by
-hand or by a fault; the program itself is checked by the engine.
+The digest of a file detects damage. These checks find faults in a whole file that was made by hand
+or by an error. The engine checks the program itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from poptorch_emu.trace.tracer import Forward
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.untrusted.json_types import type_fault
 
-# Types of the plan's entries, as `type_fault` has them.
+# Types of the plan's entries, in the notation of `type_fault`.
 _TYPES: dict[str, Any] = {
     "schedule": {
         "ipu_of_stage": [int],
@@ -53,10 +53,10 @@ _MAX_IPUS = 2**16
 
 
 def check_types(plan: Any) -> None:
-    """Checks that a plan has all its entries, each of its type.
+    """Checks that a plan has all entries with the right types.
 
     Raises:
-        Error: one is missing, or of another type; the text names it.
+        Error: an entry is missing or has another type; the text names it.
     """
     fault = type_fault(plan, _TYPES, "plan")
     if fault:
@@ -66,10 +66,10 @@ def check_types(plan: Any) -> None:
 
 
 def check_agreement(executable: Executable, forward: Forward) -> None:
-    """Checks a plan, whose types are right, against the model's own `forward`.
+    """Checks a plan with correct types against the model's recorded `forward`.
 
     Raises:
-        Error: they cannot belong together.
+        Error: the plan cannot belong to `forward`.
     """
     replicas = executable.config.replication_factor
     num_outputs = sum(sink.kind is SinkKind.OUTPUT for sink, _ in forward.results)
@@ -95,7 +95,7 @@ def check_agreement(executable: Executable, forward: Forward) -> None:
 
 
 def _is_numbered(indices: Iterable[int]) -> bool:
-    """Returns whether these are 0, 1, 2, ... in any order."""
+    """Returns whether the indices are 0, 1, 2, ... in any order."""
     found = sorted(indices)
     return found == list(range(len(found)))
 
