@@ -1,1 +1,1 @@
-"""A wrapped model: its life, its weights, and how it is saved and loaded."""
+"""Wraps a model: compilation, device, weights, saving and loading."""

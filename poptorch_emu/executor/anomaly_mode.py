@@ -1,4 +1,4 @@
-"""Whether autograd's anomaly mode is on, in which a call of a training model is looked at."""
+"""Checks whether autograd's anomaly mode is on, which makes training calls search for NaN."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def hunt_of(
     tensors: Sequence[torch.Tensor],
     device_lock: DeviceLock,
 ) -> nan_hunt.NanHunt | None:
-    """Returns what looks at the call that follows; `None` where nobody asks for it.
+    """Returns the search for NaN in the next call; None if the mode is off.
 
     Args:
-        model: the user's.
-        session: which will run.
-        tensors: the inputs of the call.
-        device_lock: of the session's device.
+        model: the user's model.
+        session: session that will run the call.
+        tensors: inputs of the call.
+        device_lock: lock of the session's device.
     """
     is_on = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
     is_training = session.executable.config.is_training

@@ -1,4 +1,4 @@
-"""Teaches the package how to find the tensors in a type of the user's."""
+"""Finds the tensors in the arguments of calls, also in types of the user."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 
 
 class ArgsParser(Signature):
-    """Brings the arguments of calls of a model into the order of its `forward` (exact in form).
+    """Binds the arguments of calls to the parameters of `forward` (exact in form).
 
-    A subclass that does not call this constructor takes arguments as they are given, or brings
-    them into order in its own `__call__`.
+    A subclass that does not call this constructor accepts any arguments, or binds them in its own
+    `__call__`.
     """
 
-    # Of a subclass that reads no signature: any values, by position and by name.
+    # Defaults for a subclass that reads no signature: any values, by position and by name.
     _ordinary: Sequence[inspect.Parameter] = ()
     _keyword_only: Sequence[inspect.Parameter] = ()
     _rest: str | None = "args"
@@ -50,62 +50,62 @@ class ArgsParser(Signature):
         super().__init__(model.forward)
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        """Returns the arguments of one call, defaults filled in; `rebuild_with` maps its tensors.
+        """Returns the arguments of one call with defaults; `rebuild_with` maps their tensors.
 
         Raises:
-            AssertionError: too many arguments, an unknown name, or one given twice.
-            Error: a mandatory one is missing.
+            AssertionError: there are too many arguments, an unknown name, or a duplicate.
+            Error: a mandatory argument is missing.
         """
         return self.bind(args, kwargs)
 
 
 class Call:
-    """What a model was called with, before it is brought into the order of `forward`."""
+    """The arguments of a call, not yet bound to the parameters of `forward`."""
 
     def __init__(self, parser: ArgsParser, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Takes the arguments as they were given; `parser` brings them into order."""
+        """Stores the arguments as given; `parser` binds them later."""
         self._parser = parser
         self._args = args
         self._kwargs = kwargs
 
     def bound(self) -> Arguments:
-        """Returns the arguments in order.
+        """Returns the bound arguments.
 
         Raises:
-            AssertionError: too many arguments, an unknown name, or one given twice.
-            Error: a mandatory one is missing, or one has no values that a device could take.
+            AssertionError: there are too many arguments, an unknown name, or a duplicate.
+            Error: a mandatory argument is missing, or an argument has no values for a device.
         """
         return self._parser(self._args, self._kwargs)
 
     def tensors_like(self, compiled: Arguments) -> Sequence[torch.Tensor] | None:
-        """Returns the tensors of a call, if guards alone show that it is like the compiled one.
+        """Returns the tensors of a call if quick checks show that it is like the compiled one.
 
         Args:
-            compiled: of the call for which the model was compiled.
+            compiled: arguments of the compilation.
 
         Returns:
-            `None` where more has to be looked at: names, containers, constants, or a fault.
+            None if names, containers, constants or a fault need a slower check.
         """
         args = self._args
         is_plain = not self._kwargs and not compiled.named and type(self._parser) is ArgsParser
         if not is_plain or not guards.are_like(compiled.positional, args):
             return None
-        # All are of one type, which the user may have a parser for.
+        # All arguments have one type; the user may have registered a parser for it.
         return args if not args or find_parser(args[0]) is None else None
 
 
 def combine_batch_tensors_gen(batches: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yields the tensors of one large batch: those of several batches, joined along axis 0 (exact).
+    """Yields the tensors of several batches, concatenated along axis 0 (exact).
 
     Args:
-        batches: of one structure; `reconstructTensorStructure` makes one of what is yielded.
+        batches: batches of one structure, which `reconstructTensorStructure` rebuilds.
     """
     for tensors in zip(*map(flatten_tensors, batches), strict=True):
         yield torch.cat(tensors)
 
 
 def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | None) -> None:
-    """Makes `arg_parser` responsible for `arg_data_type`; `None` forgets the type (exact).
+    """Registers `arg_parser` for `arg_data_type`; None removes the parser (exact).
 
     Raises:
         Error: `arg_parser` is not an `ICustomArgParser`.
@@ -129,7 +129,7 @@ def registerGeometricCustomArgParsers() -> None:
 def flattenTensorStructure(x: Any, canonical: Any = None) -> list[torch.Tensor]:
     """Returns every tensor in a structure, depth first (exact).
 
-    Dicts go in insertion order, or in that of the equal structure `canonical`.
+    The values of a dict are in insertion order, or in that of the equal structure `canonical`.
     """
     return flatten_tensors(x, canonical)
 
@@ -141,6 +141,6 @@ def reconstructTensorStructure(
 ) -> Any:
     """Returns `structure` with its tensors replaced by `values` (exact).
 
-    Those that `filter_fn` does not accept stay.
+    Tensors that `filter_fn` does not accept stay.
     """
     return rebuild(structure, iter(values), filter_fn)

@@ -11,22 +11,22 @@ from poptorch_emu.runtime.session import Session
 class AttachedDevice:
     """A device and a session on it, from `take` to `release`.
 
-    What needs no virtual IPUs (an IPU Model, a program without work) has a session alone.
+    A program without virtual IPUs (for an IPU Model, or without work) only has a session.
 
     Attributes:
-        session: what runs on the device; `None` while none is attached.
+        session: session on the device; None while no device is attached.
     """
 
     def __init__(self) -> None:
-        """Starts with neither."""
+        """Starts without a device and a session."""
         self._device: Device | None = None
         self.session: Session | None = None
 
     def take(self, executable: Executable) -> Session:
-        """Takes a device and loads `executable` there.
+        """Acquires a device and loads `executable` there.
 
         Raises:
-            Error: no device is free, or the system has none that is large enough.
+            Error: no device is free, or the system has no device that is large enough.
         """
         config = executable.config
         if executable.has_device_work and config.target is TargetKind.HARDWARE:
@@ -39,7 +39,7 @@ class AttachedDevice:
         return self.session
 
     def release(self) -> None:
-        """Drops the session and gives the device back; without any it does nothing."""
+        """Drops the session and releases the device; does nothing without them."""
         self.session = None
         if self._device is not None:
             self._device.release()

@@ -1,4 +1,4 @@
-"""Counts batches in the host's buffers, where no program does: see `trace/integer_state.py`."""
+"""Updates the host's counters of batches, which no program changes (`trace/integer_state.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poptorch_emu.torch_versions import DisableTorchFunctionSubclass
 
 
 def count_batches(model: torch.nn.Module, executable: Executable, num_calls: int) -> None:
-    """Adds what the micro-batches of `num_calls` calls add to the counters of one replica."""
+    """Adds the micro-batches of `num_calls` calls to the counters of one replica."""
     config = executable.config
     num_batches = num_calls * config.device_iterations
     if config.is_training:

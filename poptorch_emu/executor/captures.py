@@ -1,4 +1,4 @@
-"""Keeps wrapped models out of programs that PyTorch captures: a call runs, and is no operation."""
+"""Keeps wrapped models out of programs that PyTorch captures, because a call is no operation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """Makes `torch.compile` call a function as it is, between what it compiles."""
+    """Makes `torch.compile` call a function uncompiled."""
     assert isinstance(function, FunctionType), f"{function} has no code of its own"
     leave_uncompiled(function)
     return function
 
 
 def uncompiled_methods(own_class: type[T]) -> type[T]:
-    """Does so with the methods that a class defines."""
+    """Applies `uncompiled` to all methods that a class defines."""
     for member in vars(own_class).values():
         if isinstance(member, FunctionType):
             uncompiled(member)
@@ -36,10 +36,10 @@ def uncompiled_methods(own_class: type[T]) -> type[T]:
 
 
 def check_not_captured() -> None:
-    """Checks that nobody takes down as operations what a wrapped model does in a call.
+    """Checks that PyTorch is not capturing the call of a wrapped model.
 
     Raises:
-        Error: the call would be no part of what is captured, or its tensors have no values.
+        Error: the captured program would not contain the call, or its tensors have no values.
     """
     check_not_tracing()
     doing = None

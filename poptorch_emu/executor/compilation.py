@@ -1,4 +1,4 @@
-"""What was compiled of a wrapped model, and how that came about."""
+"""The program of a wrapped model, and its compilation."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ else:
 
 
 class Compilation:
-    """The program of a wrapped model, if there is one.
+    """The program of a wrapped model, and its alternatives for other values.
 
     Attributes:
-        executable: with all its plans and names; `None` if nothing is compiled.
-        arguments: for which it was compiled.
-        groupings: what `replicaGrouping` asked of the next compilation.
+        executable: program with its plans and names; None if nothing is compiled.
+        arguments: arguments of the call that the program was compiled for.
+        groupings: groups of replicas for the next compilation, from `replicaGrouping`.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Compilation:
 
         Args:
             model: the module that is traced.
-            user_model: the module whose weights are meant.
-            optimizer_link: for training.
+            user_model: the user's module, which owns the weights.
+            optimizer_link: link to the optimiser; None in inference.
         """
         self._model = model
         self._user_model = user_model
@@ -104,7 +104,7 @@ class Compilation:
         """Returns the program.
 
         Raises:
-            Error: there is none.
+            Error: nothing is compiled.
         """
         if self.executable is None:
             raise make_error(
@@ -114,10 +114,10 @@ class Compilation:
         return self.executable
 
     def time(self) -> datetime.timedelta:
-        """Returns how long it took.
+        """Returns the duration of the compilation.
 
         Raises:
-            Error: there is no program; or no bar was shown, and strict mode asks for errors.
+            Error: nothing is compiled; or no progress bar was shown and strict mode is on.
         """
         if self.executable is None or self._time is None:
             raise make_error("Please compile the model before obtaining compilation time.")
@@ -138,16 +138,16 @@ class Compilation:
         make: MakeExecutable,
         load: Callable[[], None],
     ) -> None:
-        """Makes the program for calls with arguments like these, and loads it.
+        """Compiles the program for calls with such arguments, and loads it.
 
         Args:
-            arguments: of one call.
-            options: frozen.
+            arguments: arguments of one call.
+            options: frozen options.
             make: compiles a request, or finds its program in a file.
-            load: brings what was made to a device, at the end.
+            load: loads the program on a device, as the last step.
 
         Raises:
-            Error: the options, the optimiser, the arguments or the model are refused.
+            Error: the options, the optimiser, the arguments or the model are not valid.
         """
         check_values(self._user_model)
         start = time.perf_counter()
@@ -160,7 +160,7 @@ class Compilation:
         )
         parameters = dict(self._user_model.named_parameters())
         request = self._request(arguments, options, parameters)
-        kept = arguments.kept()  # Before forward, which may change what it is given.
+        kept = arguments.kept()  # forward may change its arguments.
         start_repeats(request.config.max_repeat_logs)
         with progress_bar(STEPS, request.config.shows_progress_bar) as on_step:
             with wrapping.settled(self._user_model):
@@ -183,7 +183,7 @@ class Compilation:
         self._time = datetime.timedelta(seconds=time.perf_counter() - start)
 
     def holds_for(self, tensors: Sequence[torch.Tensor], session: Session) -> bool:
-        """Returns whether the program holds for the values of a call."""
+        """Returns whether the program is valid for the values of a call."""
         return self.checked().guards.mismatch(tensors, session.read_variable) is None
 
     def change(
@@ -193,17 +193,17 @@ class Compilation:
         session: Session,
         change_to: Callable[[Arguments, GuardedProgram | None], None] | None,
     ) -> None:
-        """Changes to a program that holds for the values of a call.
+        """Changes to a program that is valid for the values of a call.
 
         Args:
             bound: returns the arguments of the call.
-            tensors: those of the arguments.
-            session: has the present program and weights.
-            change_to: takes a stored program, or captures one where it is given none; `None` if the
-                present program was captured of this very call.
+            tensors: tensors of these arguments.
+            session: session with the current program and weights.
+            change_to: switches to a stored program, or captures a new one if it is None. None in
+                place of the function means that the current program was captured from this call.
 
         Raises:
-            Error: no more programs may be stored, or the micro-batches of the call disagree.
+            Error: the limit of stored programs is reached, or the micro-batches disagree.
         """
         read, arguments = session.read_variable, bound()
         mismatch = self.checked().guards.mismatch(tensors, read)
@@ -214,19 +214,19 @@ class Compilation:
             raise disagreement(mismatch, arguments)
 
     def take(self, program: GuardedProgram) -> None:
-        """Goes on with a program that was stored."""
+        """Continues with a stored program."""
         self.executable, self.arguments = program.executable, program.arguments
         self._timed = None
 
     def plan(
         self, arguments: Arguments, options: Options, *, ignores_schedule: bool = False
     ) -> tuple[Request, Inventory]:
-        """Returns what the compiler would be asked, and what the IPUs would run; nothing changes.
+        """Returns the request for a compilation, and its inventory, without changing anything.
 
         Args:
-            arguments: of one call, perhaps on the meta device.
-            options: frozen.
-            ignores_schedule: whether only the stages count, as `plan_model` has it.
+            arguments: arguments of one call, possibly on the meta device.
+            options: frozen options.
+            ignores_schedule: whether to ignore the schedule, as in `plan_model`.
         """
         request = self.request(arguments, options)
         with wrapping.settled(self._user_model):
@@ -234,10 +234,10 @@ class Compilation:
             return request, inventory
 
     def bound(self, bind: Callable[[], Arguments] | None) -> Arguments:
-        """Returns arguments: those of `bind`, or those of the program.
+        """Returns the arguments from `bind`, or without it those of the program.
 
         Raises:
-            Error: there is neither.
+            Error: neither of them exists.
         """
         arguments = self.arguments if bind is None else bind()
         if arguments is None:
@@ -248,7 +248,7 @@ class Compilation:
         return arguments
 
     def request(self, arguments: Arguments, options: Options) -> Request:
-        """Returns what the compiler would be asked; nothing changes."""
+        """Returns the request for a compilation, without changing anything."""
         parameters = dict(self._user_model.named_parameters())
         request = replace(self._request(arguments, options, parameters), hooks=NO_HOOKS)
         if self._optimizer_link is not None and self.executable is None:
@@ -256,12 +256,12 @@ class Compilation:
         return request
 
     def observed(self, request: Request, observe: Observe) -> Executable:
-        """Returns a program of its own that calls the host as `observe` wants it."""
+        """Returns a separate program with the host calls that `observe` adds."""
         with wrapping.settled(self._user_model):
             return compile_observed(request, observe)
 
     def viewer(self, options: Options) -> Callable[[], Mapping[str, Any]]:
-        """Returns a function that returns what is known of the model before it runs."""
+        """Returns a function that returns a report about the model before it runs."""
 
         def view() -> Mapping[str, Any]:
             assert self.arguments is not None, "a program was made for some arguments"
@@ -273,22 +273,22 @@ class Compilation:
         return view
 
     def times(self, options: Options) -> TimePlan:
-        """Returns how long a call would take on the virtual system, and why.
+        """Returns the plan of time of a call on the virtual system.
 
         Raises:
-            Error: there is no program.
+            Error: nothing is compiled.
         """
         return self._times(options)[0]
 
     def modelled_spans(
         self, options: Options, inputs: Spans, outputs: Spans
     ) -> tuple[Spans, Spans]:
-        """Returns when inputs and outputs would cross on the virtual system.
+        """Returns the modelled spans of inputs and outputs on the virtual system.
 
         Args:
-            options: frozen.
-            inputs: spans as measured.
-            outputs: likewise.
+            options: frozen options.
+            inputs: measured spans of the inputs.
+            outputs: measured spans of the outputs.
         """
         return modelled_latency.modelled_spans(*self._times(options), inputs, outputs)
 
@@ -310,7 +310,7 @@ class Compilation:
     def _request(
         self, arguments: Arguments, options: Options, parameters: dict[str, torch.nn.Parameter]
     ) -> Request:
-        """Returns what the compiler is asked, after checking it."""
+        """Returns the request for a compilation, after checks."""
         config = self._config(options)
         _check_updatable_buffers(config, self._user_model)
         check_inputs(arguments.items())

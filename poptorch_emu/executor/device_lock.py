@@ -1,4 +1,4 @@
-"""The lock of a device: one thread uses it, while the others wait."""
+"""The lock of a device, which one thread holds while others wait."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-# Of all trainers of tensors that others train, too: a call of one asks the others for the newest
-# values, and so on, so two locks could wait for one another.
+# Common lock of all trainers that share tensors. A call of one trainer reads the newest values of
+# the others, and the other way round, so with two locks they could wait for each other.
 _COMMON_LOCK = threading.RLock()
 
 
 class DeviceLock:
-    """What one thread holds and the others wait for; a deep copy of its owner has its own.
+    """A lock that one thread holds; a deep copy of its owner has a new lock.
 
     Attributes:
         lock: held by the thread that uses the device.
     """
 
     def __init__(self) -> None:
-        """Starts with a lock that nobody else has."""
+        """Makes a lock of its own."""
         self.lock = threading.RLock()
 
     def share(self) -> None:
-        """Uses from now on the one lock of all that share theirs."""
+        """Replaces the lock by the common lock of trainers that share tensors."""
         self.lock = _COMMON_LOCK
 
     def __deepcopy__(self, _: Any) -> DeviceLock:
@@ -32,7 +32,7 @@ class DeviceLock:
 
 
 class LockOwner(Protocol):
-    """What has a device that threads take turns at."""
+    """An object with a device that threads use in turn."""
 
     device_lock: DeviceLock
 
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 def one_at_a_time(
     method: Callable[Concatenate[Self, Parameters], Result],
 ) -> Callable[Concatenate[Self, Parameters], Result]:
-    """Makes a thread wait while another one is in such a method, as servers' threads must."""
+    """Makes a thread wait while another thread runs such a method, for example in a server."""
 
     @functools.wraps(method)
     def locked(self: Self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

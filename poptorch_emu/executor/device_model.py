@@ -1,4 +1,4 @@
-"""A wrapped model on virtual IPUs: what happens when, to its program, weights and device."""
+"""A wrapped model on virtual IPUs: the order of events for its program, weights and device."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from poptorch_emu.runtime.stream import ResultStream
 if TYPE_CHECKING:
     from poptorch_emu.plan.time.time_plan import TimePlan
 
-# Brings the arguments of a call into the order of `forward`; what is wrong with them is said late.
+# Returns the bound arguments of a call; errors in them are raised late.
 Bind = Callable[[], Arguments]
 
 
 class DeviceModel:
-    """All that an executor has beside the user's model, and the order in which it is used.
+    """The parts of an executor beside the user's model, and the order of their use.
 
     Attributes:
-        device: the attached one, and the session there.
-        weights: the model's parameters and buffers, here and there.
-        device_lock: of the weights; held by the thread that uses the device.
-        random_state: of the device that is, or was, attached.
-        measurement: of the last call.
-        optimizer_link: for training.
-        compilation: the program, if there is one.
-        anchored: what the last call left in anchored tensors, by name.
+        device: the attached device with its session; empty while none is attached.
+        weights: parameters and buffers of the model, on the host and on the device.
+        device_lock: lock of the weights, which the thread that uses the device holds.
+        random_state: random state of the attached device, or of the last one.
+        measurement: times of the last call.
+        optimizer_link: link to the optimiser; None in inference.
+        compilation: the program, if the model is compiled.
+        anchored: values of the anchored tensors in the last call, by name.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class DeviceModel:
 
         Args:
             model: the module that is traced.
-            user_model: the module whose weights are meant.
-            options: frozen.
-            trainer: the executor; it is not kept alive.
-            optimizer_link: makes it train.
+            user_model: the user's module, which owns the weights.
+            options: frozen options.
+            trainer: the executor; only a weak reference to it is stored.
+            optimizer_link: link to the optimiser; None in inference.
         """
         self._user_model = user_model
         self._options = options
@@ -107,16 +107,16 @@ class DeviceModel:
 
     @property
     def counts_as_attached(self) -> bool:
-        """Whether one does, or what was compiled needs no device."""
+        """Whether a program runs on a device, or the program needs no device."""
         executable = self.compilation.executable
         return executable is not None and (self.is_attached or not executable.has_device_work)
 
     @one_at_a_time
     def run(self, call: Call) -> Any:
-        """Runs a call after all that must come before it; returns what `forward` returns."""
+        """Runs a call after all preparations, and returns the outputs of `forward`."""
         tensors, session = self._ready(call)
         hunt = hunt_of(self._user_model, session, tensors, self.device_lock)
-        self.weights.note_run()  # Before it: one that fails later on may have trained already.
+        self.weights.note_run()  # Also if the run fails after an update.
         outputs = session.run(tensors)
         self.weights.note_end()
         self.anchored = session.anchored
@@ -136,7 +136,7 @@ class DeviceModel:
 
     @one_at_a_time
     def compile(self, call: Call) -> None:
-        """Compiles and attaches, unless that has been done."""
+        """Compiles and attaches, unless the model is compiled already."""
         check_not_captured()
         arguments = self._bound(call)
         if self.compilation.executable is not None:
@@ -148,21 +148,21 @@ class DeviceModel:
     def plan(
         self, bind: Bind | None = None, *, ignores_schedule: bool = False
     ) -> tuple[Request, Inventory]:
-        """Returns what the compiler would be asked, and what the IPUs would run.
+        """Returns the request for a compilation, and its inventory.
 
         Args:
-            bind: the arguments; `None` for those of the program.
-            ignores_schedule: whether only the stages count, as `plan_model` has it.
+            bind: returns the arguments; None for those of the program.
+            ignores_schedule: whether to ignore the schedule, as in `plan_model`.
 
         Raises:
-            Error: there are none, or the model cannot be captured.
+            Error: the model has no arguments yet, or cannot be captured.
         """
         arguments = self.compilation.bound(bind)
         return self.compilation.plan(arguments, self._options, ignores_schedule=ignores_schedule)
 
     @one_at_a_time
     def place(self, strategy: PipelinedExecution) -> None:
-        """Takes another strategy for the next compilation, with the schedule of the present one."""
+        """Sets another strategy for the next compilation, with the schedule of the current one."""
         options = self._options.clone()
         present = options._execution_strategy
         if isinstance(present, PipelinedExecution):
@@ -173,12 +173,12 @@ class DeviceModel:
 
     @one_at_a_time
     def times(self) -> TimePlan:
-        """Returns how long a call would take on the virtual system, and why."""
+        """Returns the plan of time of a call on the virtual system."""
         return self.compilation.times(self._options)
 
     @one_at_a_time
     def save(self, filename: str | Path, export_model: bool, save_rng_state: bool) -> None:
-        """Writes what was compiled to a file, with the model and the random state if asked."""
+        """Writes the executable to a file, on request with the model and the random state."""
         executable = self.compilation.checked()
         path = path_to_save(filename)
         has_rng_state = save_rng_state and self.random_state.is_known
@@ -193,7 +193,7 @@ class DeviceModel:
 
     @one_at_a_time
     def load(self, filename: str | Path) -> None:
-        """Takes what was compiled from a file, and attaches."""
+        """Loads the program in a file, and attaches."""
         if self.compilation.executable is not None:
             raise make_error(
                 f"{filename} cannot be loaded: the model is compiled already. Call destroy() first."
@@ -202,7 +202,7 @@ class DeviceModel:
 
     @one_at_a_time
     def destroy(self) -> None:
-        """Detaches and drops what was compiled, if anything was, and takes the wrapping off."""
+        """Detaches, drops the program and unwraps the model."""
         if self.compilation.executable is not None:
             self._detach()
             self.compilation.forget()
@@ -214,7 +214,7 @@ class DeviceModel:
 
     @one_at_a_time
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Goes on with `optimizer`, which may be the same object with other values."""
+        """Continues with `optimizer`, which may be the same object with other values."""
         if self.optimizer_link is None:
             raise AttributeError(
                 "setOptimizer was called on an inference model, which has no optimizer."
@@ -224,7 +224,7 @@ class DeviceModel:
 
     @one_at_a_time
     def attach(self) -> None:
-        """Takes a device for what was compiled."""
+        """Acquires a device for the compiled program."""
         self.compilation.checked()
         require(
             not self._is_offline,
@@ -237,7 +237,7 @@ class DeviceModel:
 
     @one_at_a_time
     def detach(self) -> None:
-        """Gives the device back."""
+        """Releases the device."""
         self.compilation.checked()
         if not self.is_attached:
             raise make_error("Device is not attached. Call attachToDevice(), or run the model.")
@@ -251,19 +251,19 @@ class DeviceModel:
 
     @one_at_a_time
     def upload(self) -> None:
-        """Copies the weights to the device; the optimiser's state comes back first."""
+        """Copies the weights to the device, after copying the optimiser's state back."""
         self.compilation.checked()
         session = self.device.session
         if session is not None:
             session.check_idle()
-        self.weights.give_up()  # Else reading the parameters would bring the device's back.
+        self.weights.give_up()  # Otherwise reads would sync first.
         if self.optimizer_link is not None and session is not None:
             self.optimizer_link.receive(session)
         self.weights.upload()
 
     @one_at_a_time
     def upload_named_buffers(self) -> None:
-        """Copies the buffers to the device that the options name."""
+        """Copies the buffers that the options name to the device."""
         names = self.compilation.checked().config.updatable_buffers
         if not names:
             raise make_error(
@@ -274,7 +274,7 @@ class DeviceModel:
 
     @one_at_a_time
     def load_state_dict(self, state_dict: Any, strict: bool) -> Any:
-        """Loads the user model's state, and uploads it where a device is attached."""
+        """Loads the user model's state, and uploads it if a device is attached."""
         result = self._user_model.load_state_dict(state_dict, strict)
         if self.is_attached:
             logger.debug("load_state_dict: implicit copyWeightsToDevice()")
@@ -298,7 +298,7 @@ class DeviceModel:
         return bool(self._options.connection_type == ConnectionType.Never)
 
     def _ready(self, call: Call) -> tuple[Sequence[torch.Tensor], Session]:
-        """Does everything that comes before a run of the engine; returns the tensors of a call."""
+        """Prepares a run of the engine, and returns the tensors of the call."""
         check_not_captured()
         assert self.device.session or not self._is_offline, (
             "Trying to run a model on an offline device (ConnectionType.Never): only "
@@ -333,7 +333,7 @@ class DeviceModel:
         return arguments
 
     def _compile(self, arguments: Arguments, make: MakeExecutable = compile_model) -> None:
-        """Compiles and attaches; if one of both fails, nothing is compiled."""
+        """Compiles and attaches. After a failure of either, the model is not compiled."""
         self.weights.wrap()
         if arguments.has_dict():
             logger.warning(
@@ -344,7 +344,7 @@ class DeviceModel:
         self.compilation.run(arguments, self._options, make, self._load)
 
     def _change_to(self, arguments: Arguments, stored: GuardedProgram | None) -> None:
-        """Detaches, and goes on with a stored program, or with one that is captured now."""
+        """Detaches, and continues with a stored program or with a new one."""
         self._detach()
         if stored is None:
             self._compile(arguments)
@@ -352,14 +352,14 @@ class DeviceModel:
             self.compilation.take(stored)
 
     def _load(self) -> None:
-        """Takes what was compiled to a device, if there is one."""
-        self.weights.wrap()  # Forward may have made buffers.
+        """Loads the program on a device, unless the model is offline."""
+        self.weights.wrap()  # Wraps buffers that forward made.
         self._flags = CompiledFlags(self._named_model, self.compilation.executable)
         if not self._is_offline:
             self._attach()
 
     def _follow_optimizer(self) -> None:
-        """Lets the options show how gradients are averaged, which the optimiser may decide."""
+        """Updates the options if the optimiser chooses the mean of gradients."""
         link = self.optimizer_link
         if link is not None and self.compilation.executable is None and link.needs_running_mean:
             self._options = with_running_mean(self._options)
@@ -378,7 +378,7 @@ class DeviceModel:
         return session
 
     def _detach(self) -> None:
-        """Brings back what the device has and releases it, if one is attached."""
+        """Copies the device's state back and releases the device, if one is attached."""
         session = self.device.session
         if session is not None:
             self.weights.bring_home()
@@ -389,7 +389,7 @@ class DeviceModel:
         self.device.release()
 
     def _exported(self) -> ExportedModel:
-        """Returns what `poptorch.load` needs, with what the device has learnt."""
+        """Returns the objects that `poptorch.load` needs, with the newest weights."""
         self.weights.bring_home()
         link = self.optimizer_link
         return ExportedModel(

@@ -1,6 +1,6 @@
-"""`PoplarExecutor`: what programs can do with a wrapped model.
+"""`PoplarExecutor`: the public methods of a wrapped model.
 
-Names that it does not have are those of the user's model, so it keeps few of its own.
+All other names are looked up in the user's model, so the class has few names of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poptorch_emu.executor.args_parser import ArgsParser, Call
 from poptorch_emu.executor.captures import uncompiled_methods
 from poptorch_emu.executor.device_model import DeviceModel
 from poptorch_emu.executor.hooks import (
-    _OverwriteContextManager as _OverwriteContextManager,  # Programs reach for it here.
+    _OverwriteContextManager as _OverwriteContextManager,  # Programs import it from here.
 )
 from poptorch_emu.executor.measurement import COMPUTING, INPUTS, OUTPUTS, WHOLE, Latency
 from poptorch_emu.executor.model_attributes import attribute_of
@@ -46,8 +46,7 @@ _NO_PICKLE = (
 class PoplarExecutor:
     """A model that runs on virtual IPUs (exact).
 
-    Made by `trainingModel` and `inferenceModel`. Attributes that it does not have itself are those
-    of the user's model.
+    `trainingModel` and `inferenceModel` make it. Other attributes are those of the user's model.
     """
 
     def __init__(
@@ -63,11 +62,11 @@ class PoplarExecutor:
 
         Args:
             model: the module that is traced.
-            options: frozen by this; a default `Options` if `None`.
+            options: options, which this call freezes; a default `Options` if None.
             training: whether calls train.
-            optimizer: for training.
-            user_model: the module whose weights are trained, if it is another object.
-            poptorch_version: accepted.
+            optimizer: optimiser of a training model.
+            user_model: module whose weights are trained, if it is another object than `model`.
+            poptorch_version: accepted and ignored.
         """
         options = options or Options()
         if not isinstance(options, Options):
@@ -89,10 +88,10 @@ class PoplarExecutor:
         """Runs the model on a whole batch, after compiling it at the first call (exact).
 
         Returns:
-            What `forward` returns, as tensors on the CPU, gathered by the output mode.
+            The outputs of `forward` as CPU tensors, selected by the output mode.
 
         Raises:
-            Error: the arguments are not those the model was compiled for, or the device failed.
+            Error: the model was compiled for other arguments, or the device failed.
         """
         return self._on_device.run(Call(self._args_parser, args, kwargs))
 
@@ -110,14 +109,14 @@ class PoplarExecutor:
     def save(
         self, filename: str | Path, export_model: bool = True, save_rng_state: bool = True
     ) -> None:
-        """Saves what was compiled, for `poptorch.load` and `loadExecutable` (exact).
+        """Saves the compiled model for `poptorch.load` and `loadExecutable` (exact).
 
-        The program is saved as data; the model, options and optimiser as pickles of PyTorch.
+        The program is saved as data, and the model, options and optimiser as PyTorch's pickles.
         """
         self._on_device.save(filename, export_model, save_rng_state)
 
     def loadExecutable(self, filename: str | Path) -> None:
-        """Takes what was compiled from a file; the model is traced again, not compiled (exact).
+        """Loads the program in a file; the model is traced again, not compiled (exact).
 
         The saved inputs are unpickled, which can run code: load only files that you trust.
         """
@@ -128,40 +127,40 @@ class PoplarExecutor:
         return self._executable is not None
 
     def destroy(self) -> None:
-        """Brings the weights back, releases the device and takes the wrapping off (exact).
+        """Copies the weights back, releases the device and unwraps the model (exact).
 
-        The next call compiles anew.
+        The next call compiles again.
         """
         self._on_device.destroy()
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Replaces the optimiser, or sends changed values of the same one (exact).
 
-        Takes effect from the next call. Constant values, and the class, cannot change.
+        The change applies from the next call on. Constant values and the class cannot change.
         """
         self._on_device.set_optimizer(optimizer)
 
     def attachToDevice(self) -> None:
-        """Takes a device and uploads weights, optimiser state and random state (exact).
+        """Acquires a device and uploads weights, optimiser state and random state (exact).
 
         Raises:
-            Error: not compiled, attached already, or no device is free.
+            Error: the model is not compiled or is attached already, or no device is free.
             AssertionError: the model was compiled offline.
         """
         self._on_device.attach()
 
     def detachFromDevice(self) -> None:
-        """Brings weights, optimiser state and random state back and releases the device (exact).
+        """Copies weights, optimiser state and random state back and releases the device (exact).
 
         Raises:
-            Error: not compiled, or not attached.
+            Error: the model is not compiled or not attached.
         """
         self._on_device.detach()
 
     def isAttachedToDevice(self) -> bool:
         """Returns whether the compiled model holds a device (exact).
 
-        A model whose outputs are all constants needs none and counts as attached.
+        A model whose outputs are all constants needs no device, and counts as attached.
         """
         return self._on_device.counts_as_attached
 
@@ -188,7 +187,7 @@ class PoplarExecutor:
     def copyNamedBuffersToDevice(self) -> None:
         """Copies the buffers of `Options.updatableNamedBuffers` to the device (exact).
 
-        Like `copyWeightsToDevice`, it gives up what the device has learnt since the last download.
+        As with `copyWeightsToDevice`, training since the last download is lost.
 
         Raises:
             Error: the model is not compiled, or no buffers are named.
@@ -199,12 +198,12 @@ class PoplarExecutor:
     def rng_state(self) -> list[int]:
         """The seed and the state of the generator (exact in form; the numbers are ours).
 
-        The first element is 0 if the model draws no random numbers; setting a list of one element
-        sets the seed only.
+        The first element is 0 if the model draws no random numbers. A list of one element sets the
+        seed only.
 
         Raises:
-            Error: the model is not compiled, or the list is of another length.
-            TypeError: it is no list of integers of 64 bits.
+            Error: the model is not compiled, or the list has another length.
+            TypeError: the value is not a list of 64-bit integers.
         """
         return self._on_device.read_rng_state()
 
@@ -213,18 +212,18 @@ class PoplarExecutor:
         self._on_device.write_rng_state(state)
 
     def compilationTime(self) -> datetime.timedelta:
-        """Returns how long the compilation took (exact).
+        """Returns the duration of the compilation (exact).
 
         Raises:
-            Error: the model is not compiled, or `showCompilationProgressBar(False)` was set and
-                POPTORCH_EMU_STRICT is "error"; otherwise one warning says that PopTorch raises it.
+            Error: the model is not compiled; or `showCompilationProgressBar(False)` was set and
+                POPTORCH_EMU_STRICT is "error" (otherwise a warning says that PopTorch raises).
         """
         return self._on_device.compilation.time()
 
     def cycleCount(self) -> int:
-        """Returns how many cycles the last call would have taken (modelled).
+        """Returns the number of cycles of the last call (modelled).
 
-        They are those of `emulator.estimate` for the virtual system, and the same for every call.
+        The number is that of `emulator.estimate` for the virtual system, and equal for every call.
 
         Raises:
             Error: `Options.logCycleCount` was not set, or nothing has run.
@@ -239,40 +238,40 @@ class PoplarExecutor:
         return self._on_device.times().cycles
 
     def getPerfCounters(self) -> Counters:
-        """Returns when the inputs and outputs of the last call crossed (exact in form).
+        """Returns the times at which inputs and outputs of the last call crossed (exact in form).
 
-        By the clock of this computer, or of the machine after `emulator.set_latencies`.
+        The clock is that of this computer, or of the machine after `emulator.set_latencies`.
 
         Returns:
-            For "input", "input_complete", "output" and "output_complete" a list of tensors, and of
-            each the times in seconds of its pieces, ascending; `[[]]` without a call.
+            Lists of tensors for "input", "input_complete", "output" and "output_complete". A list
+            holds the times of each tensor's pieces in seconds, ascending; `[[]]` without a call.
         """
         return self._on_device.measurement.counters()
 
     def getLatency(self) -> Latency:
         """Returns the shortest, longest and mean time from an input to its output (exact in form).
 
-        In seconds; zeros if nothing ran.
+        The times are in seconds; all are 0 if nothing has run.
         """
         return self._on_device.measurement.latency(WHOLE)
 
     def getHostIpuLatency(self) -> Latency:
-        """Returns the same for the way of the inputs to the device (exact in form)."""
+        """Returns the latencies of the inputs on their way to the device (exact in form)."""
         return self._on_device.measurement.latency(INPUTS)
 
     def getComputeLatency(self) -> Latency:
-        """Returns the same from the last input on the device to the last output (exact in form)."""
+        """Returns the latencies from the last input on the device to the last output (exact)."""
         return self._on_device.measurement.latency(COMPUTING)
 
     def getIpuHostLatency(self) -> Latency:
-        """Returns the same for the way of the outputs to the host (exact in form)."""
+        """Returns the latencies of the outputs on their way to the host (exact in form)."""
         return self._on_device.measurement.latency(OUTPUTS)
 
     def getTensorNames(self) -> list[str]:
-        """Returns the names that `Options.anchorTensor` takes, sorted (exact in form).
+        """Returns the sorted names that `Options.anchorTensor` accepts (exact in form).
 
-        Parameters, gradients and optimiser states are called as in PopTorch; the results of
-        operations after their module and their type, for example `fc1/Gemm:0`.
+        Parameters, gradients and optimiser states have PopTorch's names. Results of operations are
+        named after their module and type, for example `fc1/Gemm:0`.
 
         Raises:
             AssertionError: the model is not compiled.
@@ -285,13 +284,13 @@ class PoplarExecutor:
         return list(executable.tensor_names)
 
     def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
-        """Returns what the last call left in a tensor of `Options.anchorTensor` (exact).
+        """Returns the value of an anchored tensor in the last call (exact).
 
-        Gathered by the anchor's own output mode; for what changes once for each weight update
-        (`UpdatedVar___...`, states, `Accum___...`) updates count instead of micro-batches.
+        The anchor's own output mode selects the values. For tensors that change once in each weight
+        update (`UpdatedVar___...`, states, `Accum___...`), updates count instead of micro-batches.
 
         Raises:
-            AssertionError: there is no such anchor, or no call has been made.
+            AssertionError: the anchor does not exist, or the model was never called.
         """
         anchored = self._on_device.anchored
         require(
@@ -314,7 +313,7 @@ class PoplarExecutor:
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of the user's model.
 
-        Before the compilation a parameter has the method `replicaGrouping`.
+        Before the compilation, a parameter also has the method `replicaGrouping`.
         """
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
@@ -327,15 +326,15 @@ class PoplarExecutor:
         return module_repr(self._user_model)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuses to be pickled.
+        """Raises, because a wrapper cannot be pickled.
 
         Raises:
-            TypeError: always; the message says what to do instead.
+            TypeError: always; the message names alternatives.
         """
         raise TypeError(_NO_PICKLE)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PoplarExecutor:
-        """Returns a wrapper of a copy of the model, as long as nothing is compiled.
+        """Returns a wrapper of a copy of the model, if nothing is compiled.
 
         Raises:
             TypeError: the model is compiled.
@@ -349,10 +348,10 @@ class PoplarExecutor:
 
     @property
     def per_replica_params(self) -> dict[str, Triple]:
-        """What `replicaGrouping` was given, by the parameter's name."""
+        """Arguments of `replicaGrouping`, by the parameter's name."""
         return self._on_device.compilation.groupings.triples
 
-    # Programs reach for the names that follow, and so do tools of this package.
+    # Programs and tools of this package use the private names that follow.
 
     @property
     def _options(self) -> Options:
@@ -381,14 +380,14 @@ class PoplarExecutor:
         return self._on_device.device.session
 
     def _compiled(self) -> Executable:
-        """Returns what was compiled, or raises an `Error`."""
+        """Returns the executable, or raises an `Error`."""
         return self._on_device.compilation.checked()
 
     def _debugGetPopartIR(self) -> str:
         """Returns the operations of each graph as JSON: names and types as in PopTorch (modelled).
 
-        A name of a graph stands before the list of its operations: "maingraph" is the model, and
-        each body of a loop or branch has another one.
+        Each list of operations has the name of its graph: "maingraph" for the model, and another
+        name for each body of a loop or branch.
         """
         return json.dumps(to_plain(self._compiled()), indent=1)
 

@@ -1,4 +1,4 @@
-"""What other parts of the package take out of an executor, or give it."""
+"""Access of other parts of the package to the contents of an executor."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from poptorch_emu.options import Options
 
 
 def give_optimizer_state(executor: PoplarExecutor, state: dict[str, Any]) -> None:
-    """Gives a training executor a state of its optimiser that was saved, for the next device."""
+    """Passes a saved state of the optimiser to a training executor, for the next device."""
     link = executor._on_device.optimizer_link
     if link is not None:
         link.take_state(state)
 
 
 def optimizer_states(executor: PoplarExecutor) -> dict[str, torch.Tensor]:
-    """Returns the newest state of a training executor's optimiser; none if it never ran."""
+    """Returns the newest state of a training executor's optimiser; empty if it never ran."""
     link = executor._on_device.optimizer_link
     saved = None if link is None else link.saved_state(executor._session)
     return {} if saved is None else saved["ipu_state"]
 
 
 def compiled_inputs(executor: PoplarExecutor) -> list[torch.Tensor]:
-    """Returns the tensors of the call for which an executor was compiled."""
+    """Returns the input tensors of an executor's compilation."""
     arguments = executor._on_device.compilation.arguments
     return [] if arguments is None else arguments.tensors()
 
@@ -46,13 +46,13 @@ def request_of(
     keywords: Mapping[str, Any],
     options: Options | None = None,
 ) -> Request:
-    """Returns what the compiler would be asked for a call; nothing changes.
+    """Returns the request for a compilation of a call, without changing anything.
 
     Args:
-        executor: compiled or not.
-        inputs: of a call; none for those that the model was compiled for.
-        keywords: those of them that are given by name.
-        options: in place of the executor's own.
+        executor: executor, which need not be compiled.
+        inputs: positional arguments of a call; with no arguments, those of the compilation.
+        keywords: keyword arguments of the call.
+        options: options that replace the executor's own.
     """
     bind = None
     if inputs or keywords:
@@ -66,5 +66,5 @@ def request_of(
 
 
 def observed_program(executor: PoplarExecutor) -> Callable[[Request, Observe], Executable]:
-    """Returns what makes a program of an executor's model that calls the host as it is told."""
+    """Returns a function that compiles an executor's model with calls of the host."""
     return executor._on_device.compilation.observed

@@ -25,13 +25,13 @@ def trainingModel(
 
     Args:
         model: a module whose forward computes a loss.
-        options: frozen by this call.
+        options: options, which this call freezes.
         optimizer: `poptorch.optim` or `torch.optim`; SGD with learning rate 0.01 by default.
 
     Raises:
         RuntimeError: another training wrapper holds the model.
-        Error: `model` is not a torch.nn.Module of Python.
-        AssertionError: the device has no such optimiser.
+        Error: `model` is not a traceable torch.nn.Module.
+        AssertionError: the device does not support the optimiser.
 
     Example:
         >>> class Model(torch.nn.Module):
@@ -68,7 +68,7 @@ def inferenceModel(
     """Wraps `model` so that each call runs it on virtual IPUs (exact).
 
     Raises:
-        Error: gradient accumulation is set, or `model` is not a torch.nn.Module of Python.
+        Error: gradient accumulation is set, or `model` is not a traceable torch.nn.Module.
 
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.ReLU())
@@ -95,7 +95,7 @@ def inferenceModel(
 
 
 def _user_module(model: object) -> torch.nn.Module:
-    """Returns the module to wrap, that of the user where `model` is a wrapper already."""
+    """Returns the module to wrap. If `model` is a wrapper, that is the wrapper's module."""
     if isinstance(model, PoplarExecutor):
         return model.model
     if isinstance(model, torch.jit.ScriptModule):

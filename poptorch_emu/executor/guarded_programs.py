@@ -1,4 +1,4 @@
-"""The programs of one model that hold for different values of its inputs."""
+"""Programs of one model that are valid for different values of its inputs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _MAX_LETTERS = 80
 
 @dataclass(frozen=True)
 class GuardedProgram:
-    """A program, and a copy of the arguments that it was captured with."""
+    """A program, and a copy of the arguments at its capture."""
 
     executable: Executable
     arguments: Arguments
 
 
 class GuardedPrograms:
-    """Stores the programs of a model, in the order of their capture."""
+    """The programs of a model, in the order of their capture."""
 
     def __init__(self) -> None:
-        """Starts without any."""
+        """Starts without programs."""
         self._stored: list[GuardedProgram] = []
 
     def add(self, executable: Executable, arguments: Arguments) -> Arguments:
-        """Stores a program; returns the arguments to keep, which nobody changes if it reads any."""
+        """Stores a program, and returns its arguments, copied if the program has guards."""
         if executable.guards.reads:
             # The user may change these tensors in place; a later trace must read the same values.
             arguments = arguments.copied()
@@ -42,7 +42,7 @@ class GuardedPrograms:
         return arguments
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Drops all programs."""
         self._stored.clear()
 
     def find(
@@ -52,16 +52,16 @@ class GuardedPrograms:
         tensors: Sequence[torch.Tensor],
         variable: Callable[[str], torch.Tensor],
     ) -> GuardedProgram | None:
-        """Returns a program that holds for a call, or `None` if one is to be captured.
+        """Returns a program that is valid for a call, or None if a new one must be captured.
 
         Args:
-            mismatch: why the present program does not hold.
-            arguments: of the call.
-            tensors: those of the arguments.
-            variable: returns the present value of a parameter or buffer by its name.
+            mismatch: the value that makes the current program invalid.
+            arguments: arguments of the call.
+            tensors: tensors of these arguments.
+            variable: returns the current value of a parameter or buffer from its name.
 
         Raises:
-            Error: no program holds, and no more may be stored.
+            Error: no program is valid, and the limit of stored programs is reached.
         """
         for program in self._stored:
             if program.executable.guards.mismatch(tensors, variable) is None:
@@ -79,7 +79,7 @@ class GuardedPrograms:
 
 
 def disagreement(mismatch: Mismatch, arguments: Arguments) -> Error:
-    """Returns the error for a micro-batch that has other values than the first of the same call."""
+    """Returns the error for a micro-batch whose values differ from the first of the call."""
     return _error(
         mismatch,
         arguments,
@@ -90,10 +90,10 @@ def disagreement(mismatch: Mismatch, arguments: Arguments) -> Error:
 
 
 def check_same_states(before: Executable, after: Executable) -> None:
-    """Checks that another program trains the same weights.
+    """Checks that two programs train the same weights.
 
     Raises:
-        Error: the optimizer's state of one program has no place in the other.
+        Error: only one of the programs has some state of the optimiser.
     """
     old, new = (
         {variable.name for variable in each.variables.values() if variable.is_state}
@@ -119,7 +119,7 @@ def _error(mismatch: Mismatch, arguments: Arguments, ways_out: str) -> Error:
 
 
 def _origin(mismatch: Mismatch, arguments: Arguments) -> str:
-    """Returns the names of the inputs, and of parameters and buffers, that a value depends on."""
+    """Returns the names of the inputs, parameters and buffers that affect a value."""
     owners: list[str] = []
     for name, value in arguments.items():
         owners += [name] * len(flatten_tensors(value))
@@ -129,7 +129,7 @@ def _origin(mismatch: Mismatch, arguments: Arguments) -> str:
 
 
 def _shown(value: torch.Tensor, other: torch.Tensor) -> str:
-    """Returns a value in words; of a long one, where it begins to differ from another."""
+    """Returns the text of a value; for a long one, only the first element that differs."""
     text = str(value.tolist())
     if len(text) <= _MAX_LETTERS:
         return text

@@ -18,13 +18,13 @@ _open_substitutions = ExitStack()
 
 
 class _OverwriteContextManager:
-    """Contexts that surround every trace, in which libraries replace functions by other ones."""
+    """Contexts around every trace that let libraries replace functions."""
 
     @staticmethod
     def registerSubsitutionManager(manager: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Lets `manager()` surround the `forward` of every trace from now on.
+        """Enters `manager()` around the `forward` of every later trace.
 
-        The spelling is the one that programs use. What is registered already stays once.
+        Programs rely on this spelling. A manager is only registered once.
         """
         if not callable(manager):
             raise RuntimeError(
@@ -36,7 +36,7 @@ class _OverwriteContextManager:
 
 
 def registerPreCompileHook(hook: Hook) -> RemovableHandle:
-    """Calls `hook` before each trace, when the parameters are on the IPU already (exact).
+    """Calls `hook` before each trace, after the parameters have moved to the IPU (exact).
 
     Raises:
         RuntimeError: `hook` is not callable.
@@ -45,7 +45,7 @@ def registerPreCompileHook(hook: Hook) -> RemovableHandle:
 
 
 def registerPostCompileHook(hook: Hook) -> RemovableHandle:
-    """Calls `hook` at the end of each trace, also of one that failed (exact).
+    """Calls `hook` at the end of each trace, also after an error (exact).
 
     Raises:
         RuntimeError: `hook` is not callable.
@@ -54,7 +54,7 @@ def registerPostCompileHook(hook: Hook) -> RemovableHandle:
 
 
 def run_pre_compile_hooks() -> None:
-    """Calls the hooks in the order in which they were registered, then opens the substitutions."""
+    """Calls the hooks in the order of their registration, and then opens the substitutions."""
     for hook in list(_pre.values()):
         hook()
     for manager in _substitutions:
@@ -62,7 +62,7 @@ def run_pre_compile_hooks() -> None:
 
 
 def run_post_compile_hooks() -> None:
-    """Closes the substitutions, then calls the hooks in the order in which they were registered."""
+    """Closes the substitutions, and then calls the hooks in the order of their registration."""
     _open_substitutions.close()
     for hook in list(_post.values()):
         hook()

@@ -1,4 +1,4 @@
-"""`poptorch.load`: a saved model, ready to run, without the script that made it."""
+"""`poptorch.load`: loads a saved model without the script that made it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def load(
 ) -> PoplarExecutor:
     """Returns the model of a file that `save` or `compileAndExport` wrote, ready to run (exact).
 
-    The program in the file is data, but the model, options and optimiser are pickles of PyTorch:
-    unpickling can run any code, so **load only files from a source you trust**. The classes of the
-    model must be importable. `forward` is traced again; its prints and hooks happen again.
+    The program in the file is data, but the model, options and optimiser are pickles of PyTorch.
+    Unpickling can run any code: **load only files from a source that you trust**. The classes of
+    the model must be importable. `forward` is traced again, with its prints and hooks.
 
     Args:
-        filename: saved by the same version, with `export_model`.
-        edit_opts_fn: may change the options, as far as the program does not depend on them (the
-            random seed, say).
+        filename: file saved by the same version, with `export_model`.
+        edit_opts_fn: function that may change options that do not affect the program, for example
+            the random seed.
 
     Raises:
-        AssertionError: the file is of another version, or has no model in it.
+        AssertionError: the file has another version or no model.
         Error: the file is cut short, damaged, or does not fit the edited options.
     """
     container = read(filename)
@@ -57,7 +57,7 @@ def load(
 
 
 def _online(options: Options) -> Options:
-    """Returns options that can be changed and take a device, whatever they were saved with."""
+    """Returns unfrozen options that allow a device, whatever the saved options are."""
     options._unfreeze()
     options.deleteIfExists("ipu_version")
     if options.connection_type == ConnectionType.Never.value:

@@ -1,4 +1,4 @@
-"""What an executor can say about the time that its calls took."""
+"""Times of an executor's calls, and its profile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Latency = tuple[float, float, float]
 
 _NO_SPANS: tuple[Spans, Spans] = ([], [])
 
-# From where to where the parts of a call last.
+# Beginning and end of each part of a call.
 WHOLE: tuple[End, End] = ((INPUT, min), (OUTPUT_COMPLETE, max))
 INPUTS: tuple[End, End] = ((INPUT, min), (INPUT_COMPLETE, max))
 COMPUTING: tuple[End, End] = ((INPUT_COMPLETE, max), (OUTPUT, max))
@@ -49,35 +49,35 @@ OUTPUTS: tuple[End, End] = ((OUTPUT, min), (OUTPUT_COMPLETE, max))
 
 
 class Measurement:
-    """The times of the last call, and the profile of all since the device was attached.
+    """The times of the last call, and the profile of all calls since the device was attached.
 
-    The times are those of virtual IPUs on this computer, finer than the reference's milliseconds;
-    what IPUs would take they say only with `emulator.set_latencies`.
+    The times are those of virtual IPUs on this computer, with a finer resolution than the
+    reference's milliseconds. They are times of real IPUs only with `emulator.set_latencies`.
     """
 
     def __init__(self, device: AttachedDevice) -> None:
-        """Starts without a call; `device` tells which device's times count."""
+        """Starts without a call; `device` is the device that is measured."""
         self._device = device
         self._spans = _NO_SPANS
         self._call_seconds: float | None = None
         self._end_profile: Callable[[], object] = lambda: None
-        # Times of a real system in the place of measured ones, if the user asked for them.
+        # Function that replaces measured times by modelled ones, if the user wants them.
         self.modelled: Callable[[Spans, Spans], tuple[Spans, Spans]] | None = None
         self.profile: profile_writer.ProfileWriter | None = None
 
     def start(self, session: Session, view: Callable[[], Mapping[str, Any]]) -> None:
-        """Has what runs in `session` written while it runs, if `enableProfiling` asked for it.
+        """Starts to write the profile of `session`, if `enableProfiling` was set.
 
-        A program that neither detaches nor destroys its model finds all files when it ends.
+        All files are complete when the program ends, even without a detach or destroy.
 
         Args:
-            session: that will run.
-            view: returns what is known of the model before it runs.
+            session: session that will run.
+            view: returns a report about the model before it runs.
         """
         folder = profile_folder(session.executable.config)
         if folder is None:
             return
-        # A process that is killed leaves a report that tells all but the calls that were under way.
+        # If the process is killed, its report lacks only the calls in progress.
         path = folder / profile_file.FILE_NAME
         if not _writes_report(session, path, view):
             return
@@ -88,7 +88,7 @@ class Measurement:
         self._end_profile = weakref.finalize(self, _end_profile_of, session, folder, writer)
 
     def end(self, session: Session) -> None:
-        """Writes the profile and keeps the times of the last call, before `session` is gone."""
+        """Writes the profile, and stores the times of the last call before `session` ends."""
         self._end_profile()
         self.profile = None
         self._spans, self._call_seconds = _spans_of(session), session.call_seconds
@@ -99,12 +99,12 @@ class Measurement:
 
     @property
     def call_seconds(self) -> float | None:
-        """How long the last call took here, updates of the weights included; never modelled."""
+        """Measured seconds of the last call with its updates; never modelled."""
         session = self._device.session
         return self._call_seconds if session is None else session.call_seconds
 
     def counters(self) -> Counters:
-        """Returns when the inputs and outputs of the last call crossed."""
+        """Returns the times at which inputs and outputs of the last call crossed."""
         session = self._device.session
         inputs, outputs = self._spans if session is None else _spans_of(session)
         if self.modelled is not None and any((*inputs, *outputs)):
@@ -117,7 +117,7 @@ class Measurement:
 
 
 def profile_folder(config: CompileConfig) -> Path | None:
-    """Returns where `enableProfiling` wants its files, `None` if it did not ask."""
+    """Returns the folder of `enableProfiling`, or None if it was not set."""
     if config.profile_dir is None:
         return None
     default = "training" if config.is_training else "inference"
@@ -125,7 +125,7 @@ def profile_folder(config: CompileConfig) -> Path | None:
 
 
 def _spans_of(session: Session) -> tuple[Spans, Spans]:
-    """Returns when the inputs and outputs of the last call crossed; synthetic data never do."""
+    """Returns the spans of inputs and outputs in the last call; empty for synthetic data."""
     inputs, outputs = session.input_spans(), session.output_spans()
     if session.executable.config.synthetic_data is not SyntheticData.OFF:
         return [[] for _ in inputs], [[] for _ in outputs]
@@ -133,11 +133,11 @@ def _spans_of(session: Session) -> tuple[Spans, Spans]:
 
 
 def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str, Any]]) -> bool:
-    """Writes what is known before a run, and returns whether it could; training goes on if not."""
+    """Writes the report before a run, and returns whether that succeeded."""
     executable = session.executable
     try:
         report = view()
-    except Exception as error:  # A model runs, whatever can't be told about it.
+    except Exception as error:  # A failed report must not stop a run.
         logger.warning("The profile has no predictions of time: %s", error)
         name = path.parent.name
         plain = page_content.PageContent(name, executable.config, tiles=executable.tiles)

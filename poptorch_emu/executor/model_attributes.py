@@ -1,4 +1,4 @@
-"""What a wrapped model answers to beyond its own methods: the attributes of the user's module."""
+"""Attributes of a wrapped model that come from the user's module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def attribute_of(model: torch.nn.Module, name: str, wrapper: type) -> Any:
     """Returns an attribute of the user's module.
 
     Raises:
-        AttributeError: there is none; the text offers the nearest name of module and wrapper.
+        AttributeError: neither has it; the text offers the nearest name of module and wrapper.
     """
     try:
         value = getattr(model, name)
@@ -33,7 +33,7 @@ def attribute_of(model: torch.nn.Module, name: str, wrapper: type) -> Any:
 
 
 def _on_host(move: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method that moves a module, which refuses to move it away from host and IPU."""
+    """Returns a method that moves a module, and raises for devices other than host and IPU."""
 
     @wraps(move)
     def moved(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ def _on_host(move: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Returns the kind of device that `Module.to` is given; "cpu" if it is given none."""
+    """Returns the kind of device in the arguments of `Module.to`; "cpu" if they name none."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, (str, torch.device)):
             return torch.device(value).type

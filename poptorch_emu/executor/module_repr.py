@@ -1,4 +1,4 @@
-"""Text of a model that shows where its blocks begin."""
+"""Text of a model with the blocks that begin in it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 def module_repr(m: torch.nn.Module) -> str:
-    """Returns the tree of modules as PyTorch prints it, each after its hooks (exact).
+    """Returns PyTorch's text of a module tree, with the hooks before each module (exact).
 
-    Exact, but for nested lines, which are indented by two blanks where PopTorch writes a number.
+    Nested lines are indented by two blanks; PopTorch writes a number there.
 
     Example:
         >>> print(poptorch.module_repr(torch.nn.Sequential(torch.nn.ReLU())))
@@ -33,7 +33,7 @@ def module_repr(m: torch.nn.Module) -> str:
 
 
 def print(m: Any) -> None:
-    """Prints any object; a module first with the blocks that begin in it, then as it is (exact)."""
+    """Prints an object; a module first with its blocks, and then plainly (exact)."""
     if isinstance(m, torch.nn.Module):
         builtins.print(module_repr(m))
     builtins.print(m)

@@ -1,8 +1,8 @@
-"""What autograd's anomaly mode asks for: where the numbers of a call begin not to be finite.
+"""Search of autograd's anomaly mode for the operation whose result is not finite.
 
-PyTorch looks at each gradient on the host, where there is none. So a call is looked at when it has
-ended: if it left something that is not a number in the model or in the optimiser's state, where
-such a gradient goes, its window runs again and all values are looked at.
+PyTorch checks each gradient on the host, but here the gradients are on the device. So each call is
+checked at its end. If it left NaN or infinity in the model or in the optimiser's state, which such
+a gradient reaches, its window runs again and all values are checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from poptorch_emu.runtime.session import Session
 
 
 class NanHunt:
-    """Keeps with what a call starts, and says where it went wrong.
+    """Stores the state before a call, and finds the fault after it.
 
     Attributes:
         device_lock: held by the thread that uses the device.
@@ -39,13 +39,13 @@ class NanHunt:
         tensors: Sequence[torch.Tensor],
         device_lock: DeviceLock,
     ) -> None:
-        """Copies weights, the optimiser's state and inputs, as they are before the call.
+        """Copies weights, the optimiser's state and inputs before the call.
 
         Args:
-            model: the user's.
-            session: which will run.
-            tensors: the inputs of the call.
-            device_lock: of the session's device.
+            model: the user's model.
+            session: session that will run the call.
+            tensors: inputs of the call.
+            device_lock: lock of the session's device.
         """
         self.device_lock = device_lock
         self._model = model
@@ -56,11 +56,11 @@ class NanHunt:
 
     @one_at_a_time
     def check(self, compilation: Compilation, options: Options) -> None:
-        """Looks at what the call has left.
+        """Checks the results of the call in weights, buffers and optimiser state.
 
         Raises:
-            Error: a weight is not finite any more, or there is NaN where there was none in a
-                buffer or in the optimiser's state; the text names the operation.
+            Error: a weight is no longer finite, or a buffer or the optimiser's state has a new NaN;
+                the text names the operation.
         """
         spoilt = list(self._spoilt())
         if not spoilt:
@@ -72,7 +72,7 @@ class NanHunt:
         raise _anomaly(spoilt, request, start, compilation.observed)
 
     def _spoilt(self) -> Iterator[str]:
-        """Yields the names of what was a number before the call."""
+        """Yields the names of tensors that the call has spoilt."""
         before = self._weights
         for name, weight in self._model.named_parameters():
             if bool(before[name].isfinite().all()) and not bool(weight.isfinite().all()):
@@ -89,7 +89,7 @@ def _has_nan(tensor: torch.Tensor) -> bool:
 
 
 def _anomaly(spoilt: Sequence[str], request: Request, start: Start, make: MakeObserved) -> Error:
-    """Runs a window again, and returns the error that says where it begins not to be finite."""
+    """Runs a window again, and returns an error about the first operation that is not finite."""
     more = f" and {len(spoilt) - 1} more" if len(spoilt) > 1 else ""
     text = (
         "Autograd's anomaly mode is on, and the call made NaN or infinity, which are in "

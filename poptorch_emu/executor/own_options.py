@@ -1,4 +1,4 @@
-"""The options that an executor keeps for itself."""
+"""The frozen options of an executor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poptorch_emu.options.optimizer_settings import with_running_mean
 
 
 def own_options(options: Options, *, is_training: bool) -> Options:
-    """Returns a frozen copy with the output mode that the kind of model has by default."""
+    """Returns a frozen copy with the default output mode of training or inference."""
     options._freeze()
     own = options.clone()
     if own.defaultOutputMode():
@@ -19,6 +19,6 @@ def own_options(options: Options, *, is_training: bool) -> Options:
 
 
 def options_of(options: Options, link: OptimizerLink | None) -> Options:
-    """Returns the same for a model whose optimiser may decide how gradients are averaged."""
+    """Returns own options for a model whose optimiser may choose the mean of gradients."""
     own = own_options(options, is_training=link is not None)
     return with_running_mean(own) if link is not None and link.needs_running_mean else own

@@ -1,4 +1,4 @@
-"""How an executor keeps the state of its random numbers, on the device and without one."""
+"""The state of an executor's random numbers, with and without a device."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.runtime.session import Session
 
-# A device that never ran: no seed, no micro-batch.
+# State of a new device: seed 0, micro-batch 0.
 _NEW_STATE = (0, 0)
 
 
 class RandomState:
-    """The seed and the state of the generator, between devices too."""
+    """The seed and the state of the generator, which outlive a device."""
 
     def __init__(self, device: AttachedDevice) -> None:
-        """Starts unknown; `device` tells where the newest state is."""
+        """Starts without a state; `device` holds the attached device."""
         self._device = device
         self._kept: list[int] | None = None
 
     @property
     def is_known(self) -> bool:
-        """Whether a device has, or had, a state, or the user gave one."""
+        """Whether the user has set a state, or a device has or had one."""
         return self._device.session is not None or self._kept is not None
 
     def read(self) -> list[int]:
@@ -30,11 +30,11 @@ class RandomState:
         return list(self._kept or _NEW_STATE)
 
     def write(self, state: list[int]) -> None:
-        """Replaces the state, or the seed alone where the list has one element.
+        """Replaces the state, or only the seed if the list has one element.
 
         Raises:
-            Error: the list is of another length.
-            TypeError: it is no list of integers of 64 bits.
+            Error: the list has another length.
+            TypeError: the state is not a list of 64-bit integers.
         """
         current = self.read()
         _check_numbers(state)
@@ -50,16 +50,16 @@ class RandomState:
             self.send(self._device.session)
 
     def send(self, session: Session) -> None:
-        """Gives a device the state that is kept, if one is."""
+        """Sends the stored state to a device; does nothing without a stored state."""
         if self._kept is not None:
             session.rng_state = self._kept
 
     def keep(self, session: Session) -> None:
-        """Keeps the state of a device for the next one."""
+        """Stores the state of a device for the next one."""
         self._kept = session.rng_state
 
     def forget(self) -> None:
-        """Starts anew: the next device chooses by the options."""
+        """Drops the state, so that the next device starts as the options say."""
         self._kept = None
 
 

@@ -1,4 +1,4 @@
-"""`executor.<parameter>.replicaGrouping`: parameters of which groups of replicas have their own."""
+"""`executor.<parameter>.replicaGrouping`: parameters with a value for each group of replicas."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from poptorch_emu.config import WeightGroups, group_of_replica
 from poptorch_emu.enums import CommGroupType, VariableRetrievalMode
 from poptorch_emu.errors import make_error
 
-# What `replicaGrouping` was given: the type and the size of the groups, and what the host reads.
+# Arguments of `replicaGrouping`: type and size of the groups, and the values that the host reads.
 Triple = tuple[CommGroupType, int, VariableRetrievalMode]
 
 _METHOD = "replicaGrouping"
 
 
 class ReplicaGroupings:
-    """The groupings that an executor was asked for, by the parameter's name."""
+    """Groupings that the user has requested from an executor, by the parameter's name."""
 
     def __init__(self) -> None:
-        """Starts without any."""
+        """Starts without groupings."""
         self.triples: dict[str, Triple] = {}
 
     def offer(self, name: str, value: Any) -> None:
-        """Gives a parameter the method `replicaGrouping`, until it is withdrawn."""
+        """Adds the method `replicaGrouping` to a parameter until it is withdrawn."""
         if not isinstance(value, torch.nn.Parameter):
             return
 
@@ -35,31 +35,31 @@ class ReplicaGroupings:
         ) -> None:
             """Gives each group of replicas its own value of this parameter (exact).
 
-            On the host the parameter has one more dimension in front, which counts the groups;
-            `forward` sees one value. Takes effect at the next compilation.
+            On the host the parameter has an additional first dimension for the groups; `forward`
+            sees one value. The change applies at the next compilation.
 
             Args:
-                comm_group_type: which replicas form a group.
-                shards: how many replicas a group has.
-                variable_retrieval_mode: whether the host reads one value a group or a replica.
+                comm_group_type: kind of the groups.
+                shards: number of replicas in a group.
+                variable_retrieval_mode: whether the host reads one value per group or per replica.
             """
             self.triples[name] = (comm_group_type, shards, variable_retrieval_mode)
 
         object.__getattribute__(value, "__dict__")[_METHOD] = replicaGrouping
 
     def withdraw(self, model: torch.nn.Module) -> None:
-        """Takes the method away from the parameters of `model`."""
+        """Removes the method from the parameters of `model`."""
         for value in model.parameters(recurse=False):
             object.__getattribute__(value, "__dict__").pop(_METHOD, None)
 
     def weight_groups(self, model: torch.nn.Module, num_replicas: int) -> tuple[WeightGroups, ...]:
         """Returns the groups for a compilation of `model`.
 
-        A parameter with several names goes by its first.
+        A parameter with several names is stored under its first name.
 
         Raises:
-            Error: a parameter is a scalar, does not have one value a group, or the groups do not
-                divide the replicas.
+            Error: a parameter is a scalar or does not have one value per group, or the groups do
+                not divide the replicas.
         """
         first_name = {id(value): name for name, value in model.named_parameters()}
         result = []

@@ -1,8 +1,8 @@
-"""Executables as files: saving a compiled model, and taking what was compiled from a file.
+"""Saves a compiled model to a file, and loads the program of such a file.
 
-A file holds the executable, which is data, and behind it a pickle: the model, the options and the
-optimiser are the user's objects, and PyTorch has no other form for them. Unpickling runs code that
-the file names, so only files from a source one trusts may be loaded.
+A file holds the executable, which is data, and then a pickle of the model, the options and the
+optimiser, because PyTorch has no other form for a user's objects. Unpickling can run any code, so
+only files from a trusted source may be loaded.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _DEFAULT_NAME = "model.poptorch"
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What `poptorch.load` makes a wrapper of, beside the options.
+    """Objects that `poptorch.load` makes a wrapper from, beside the options.
 
     Attributes:
-        training: whether it trains.
-        model: the user's, with the newest weights.
-        optimizer: for training.
-        optimizer_state: the newest on the device, if a device ever made one.
+        training: whether the wrapper trains.
+        model: the user's model with the newest weights.
+        optimizer: the user's optimiser; None in inference.
+        optimizer_state: newest state on the device; None if no device has run.
     """
 
     training: bool
@@ -50,10 +50,10 @@ class ExportedModel:
 
 
 def path_to_save(filename: str | Path) -> Path:
-    """Returns where to write: a folder gets a file "model.poptorch", folders above it are made.
+    """Returns the path of the file, in a folder "model.poptorch", and makes the folders above.
 
     Raises:
-        AssertionError: a folder of that name is a file.
+        AssertionError: one of the folders is a file.
     """
     path = Path(filename)
     if path.is_dir():
@@ -79,12 +79,12 @@ def save_executable(
     """Writes a compiled model to a file.
 
     Args:
-        path: made by `path_to_save`.
-        executable: what was compiled.
-        arguments: for which it was.
-        options: with which it was.
-        exported: what is needed to run it without the user's script, if that is wanted.
-        rng_state: the state of the random numbers, if it is wanted and there is one.
+        path: path that `path_to_save` returned.
+        executable: the compiled model.
+        arguments: arguments of the compilation.
+        options: options of the compilation.
+        exported: objects for running the model without the user's script; None to omit them.
+        rng_state: state of the random numbers; None to omit it.
 
     Raises:
         Error: an object cannot be pickled.
@@ -100,10 +100,10 @@ def save_executable(
 
 
 def open_executable(filename: str | Path) -> tuple[Arguments, MakeExecutable]:
-    """Returns for which arguments a file was compiled, and what finds its program.
+    """Returns the arguments of the compilation in a file, and a function that loads its program.
 
     Raises:
-        Error: the file is damaged or of another version.
+        Error: the file is damaged or has another version.
     """
     container = read(filename)
     fault = version_fault(container, filename)
@@ -114,10 +114,10 @@ def open_executable(filename: str | Path) -> tuple[Arguments, MakeExecutable]:
 
 
 def importPoptorchMetadataFromFile(filename: str | Path) -> bytes:
-    """Returns the pickle in a saved file, as bytes; nothing is unpickled (exact).
+    """Returns the pickle in a saved file as bytes, without unpickling it (exact).
 
     Raises:
-        Error: the file is damaged, or is not one that `save` wrote.
+        Error: the file is damaged, or `save` did not write it.
     """
     return metadata_of(read(filename), filename)
 
@@ -126,15 +126,15 @@ def read(filename: str | Path) -> Container:
     """Returns the sections of a file, after checking that it is whole.
 
     Raises:
-        Error: it is no executable, cut short or damaged.
-        OSError: it is no regular file, or cannot be read.
+        Error: the file is not an executable, cut short or damaged.
+        OSError: the file is not a regular file, or cannot be read.
     """
     with open_regular(Path(filename)) as file:
         return unpack(file.read(), str(filename))
 
 
 def version_fault(container: Container, filename: str | Path) -> str:
-    """Returns what is wrong with the version of a file, "" if nothing is."""
+    """Returns the fault of a file's version, or ""."""
     if container.is_of_this_version:
         return ""
     return (
@@ -148,7 +148,7 @@ def metadata_of(container: Container, filename: str | Path) -> bytes:
     """Returns the pickle in a file.
 
     Raises:
-        Error: there is none.
+        Error: the file has no pickle.
     """
     if _METADATA not in container.sections:
         raise make_error(

@@ -1,7 +1,7 @@
-"""Parameters and buffers that bring their newest values back from the device before they are read.
+"""Parameters and buffers that copy their newest values from the device before a read.
 
-Each knows the executors that train it, one *link* for each; modules may share parameters. What is
-pickled, deep-copied or printed is plain PyTorch.
+Each tensor has a *link* to each executor that trains it; modules may share parameters. Pickles,
+deep copies and printed text are those of plain PyTorch.
 """
 
 from __future__ import annotations
@@ -19,61 +19,61 @@ from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, pytree
 
 _OWNERS = "_poptorch_owners"
 _OUR_NAMES = frozenset({_OWNERS, "__class__", "__dict__"})
-# What belongs to an executor and not to the tensor.
+# Attributes that belong to an executor and not to the tensor.
 _OUR_ATTRIBUTES = frozenset({_OWNERS, "replicaGrouping"})
 
 
 _READ_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
-# Counts the changes of any tensor's links, so that an answer of `links_of` can be kept.
+# Number of changes of any tensor's links, so that results of `links_of` can be cached.
 _num_changes = 0
 
 
 class Trainer(Protocol):
-    """What is needed of an executor that trains."""
+    """Interface of an executor that trains."""
 
     def destroy(self) -> None:
-        """Brings the weights back, and takes the wrapping off."""
+        """Copies the weights back and unwraps the model."""
 
 
 class TrainedWeights(Protocol):
-    """What is needed of the weights of such an executor."""
+    """Interface of the weights of such an executor."""
 
     def bring_home(self) -> bool:
-        """Brings the weights back from the device if they are newer there."""
+        """Copies the weights back if the device has newer ones."""
 
 
 class Link:
-    """Leads to the executor that trains a model; when that is gone, reading simply stops syncing.
+    """Weak reference to the executor that trains a model; without it, reads do not sync.
 
-    `version` counts how often the executor changed the host's weights or took them over, and
+    `version` counts changes of the host's weights by the executor, and the other way round.
     `models` holds the wrapped model and its shallow copies.
     """
 
     def __init__(self, trainer: Trainer, weights: TrainedWeights) -> None:
-        """Keeps neither the executor nor its weights alive."""
+        """Stores weak references to the executor and its weights."""
         self._trainer = weakref.ref(trainer)
         self._weights = weakref.ref(weights)
-        self._threads: set[int] = set()  # Those that are in `sync`.
+        self._threads: set[int] = set()  # Threads that are in `sync`.
         self.version = 0
         self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     @property
     def trainer(self) -> Trainer | None:
-        """The executor, or `None` when it is gone."""
+        """The executor, or None if it no longer exists."""
         return self._trainer()
 
     @property
     def weights(self) -> Any:
-        """The executor's weights, or `None` when they are gone."""
+        """The executor's weights, or None if they no longer exist."""
         return self._weights()
 
     def count_change(self) -> None:
-        """Counts one more change of the host's weights, or of the executor's by the host's."""
+        """Counts a change of the host's or the executor's weights."""
         self.version += 1
 
     def sync(self) -> bool:
-        """Brings the weights of this executor back if they are newer there; returns whether."""
+        """Copies the weights back if the device has newer ones; returns whether it did."""
         thread = threading.get_ident()
         if thread in self._threads:
             return False
@@ -88,21 +88,21 @@ class Link:
 
 
 class _Owners:
-    """What a synced tensor knows: the class it had, and the links of those who train it."""
+    """Data of a synced tensor: its original class, and the links to its trainers."""
 
     def __init__(self, own_class: type[torch.Tensor], links: tuple[Link, ...]) -> None:
         self.own_class = own_class
         self.links = links
 
     def __deepcopy__(self, _: Any) -> None:
-        """A copy belongs to nobody."""
+        """Returns None, because no executor trains a copy."""
 
     def __reduce__(self) -> Any:
         return (type(None), ())
 
 
 class Synced:
-    """Mixed into parameters and buffers: every read brings the weights back first."""
+    """Mixin of parameters and buffers: every read first copies the weights back."""
 
     @uncompiled
     def __getattribute__(self, name: str) -> Any:
@@ -120,7 +120,7 @@ class Synced:
                 sync(value)
         with DisableTorchFunctionSubclass():
             if func == _READ_DATA:
-                # Unlike PyTorch's `data`, it shares the counter of versions: changes are noticed.
+                # Unlike PyTorch's `data`, this tensor shares the version counter with the original.
                 return args[0].detach().as_subclass(torch.Tensor)
             return func(*args, **(kwargs or {}))
 
@@ -132,12 +132,12 @@ class Synced:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            # Not the plain tensor's own method: this one keeps it, whose id the memo holds, alive.
+            # The plain tensor's own method would not keep that tensor, and so its id, alive.
             memo[id(self)] = copy.deepcopy(_without_sync(self), memo)
         return memo[id(self)]
 
     def __copy__(self) -> Any:
-        """Returns a copy of which reads sync, since it shares the memory that they change."""
+        """Returns a copy whose reads sync, because it shares the memory with the original."""
         duplicate = copy.copy(_without_sync(self))
         for link in _links_of_tensor(self):
             put_on_tensor(duplicate, link)
@@ -153,7 +153,7 @@ class SyncedBuffer(Synced, torch.Tensor):  # type: ignore[misc]
 
 
 def put_on_tensor(tensor: torch.Tensor, link: Link) -> None:
-    """Makes reads of `tensor` follow `link` as well; links of dead executors go."""
+    """Adds `link` to `tensor`, and removes links of executors that no longer exist."""
     _note_change()
     links = tuple(other for other in _links_of_tensor(tensor) if _is_other(other, link))
     is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -162,7 +162,7 @@ def put_on_tensor(tensor: torch.Tensor, link: Link) -> None:
 
 
 def take_off_tensor(tensor: torch.Tensor, link: Link) -> None:
-    """Takes back `put_on_tensor`; a tensor that nobody else trains gets its own class."""
+    """Undoes `put_on_tensor`; without other trainers, the tensor gets its own class again."""
     _note_change()
     before = _links_of_tensor(tensor)
     if link not in before:
@@ -177,7 +177,7 @@ def take_off_tensor(tensor: torch.Tensor, link: Link) -> None:
 
 
 def sync(value: object) -> None:
-    """Brings the values of a tensor back if one of its executors has newer ones."""
+    """Copies the values of a tensor back if one of its executors has newer ones."""
     owners = object.__getattribute__(value, "__dict__").get(_OWNERS)
     if owners is not None:
         for link in owners.links:
@@ -185,21 +185,21 @@ def sync(value: object) -> None:
 
 
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yields all parameters and buffers; those with several places once for each."""
+    """Yields all parameters and buffers, once for each place."""
     for module in model.modules():
         for values in (module._parameters, module._buffers):
             yield from (value for value in values.values() if value is not None)
 
 
 def links_of(model: torch.nn.Module) -> list[Link]:
-    """Returns each link that a parameter or buffer of `model` has, once."""
+    """Returns all links of the parameters and buffers of `model`, each once."""
     return list(
         dict.fromkeys(link for tensor in tensors_of(model) for link in _links_of_tensor(tensor))
     )
 
 
 def num_changes() -> int:
-    """Returns a number that is another one whenever `links_of` any model may be."""
+    """Returns a number that changes whenever the result of `links_of` may change."""
     return _num_changes
 
 
@@ -209,7 +209,7 @@ def _note_change() -> None:
 
 
 def own_class(tensor: torch.Tensor) -> type[torch.Tensor]:
-    """Returns the class that a tensor has when nobody trains it."""
+    """Returns the class of a tensor without trainers."""
     if not isinstance(tensor, Synced):
         return type(tensor)
     own: type[torch.Tensor] = vars(tensor)[_OWNERS].own_class
@@ -226,13 +226,13 @@ def plain(value: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Returns where the memory of a tensor begins; shallow copies of one share it."""
+    """Returns the address of a tensor's memory, which shallow copies share."""
     with DisableTorchFunctionSubclass():
         return torch.Tensor.untyped_storage(tensor).data_ptr()
 
 
 def _without_sync(value: Any) -> torch.Tensor:
-    """Returns what `value` would be if it weren't synced, with the newest values."""
+    """Returns `value` with its newest values as an unsynced tensor."""
     sync(value)
     tensor = plain(value)
     tensor.__class__ = own_class(value)

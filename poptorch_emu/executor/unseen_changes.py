@@ -1,7 +1,7 @@
-"""Changes on the host that a compiled model does not see: each kind is said once.
+"""Warns once of each kind of change on the host that a compiled model does not see.
 
-They are no errors in PopTorch, which takes what it has, so a program goes on and trains something
-else than its author thinks. Values are hardly ever read: versions, flags and hyper-parameters tell.
+PopTorch ignores such changes, so a program continues and trains something else than its author
+thinks. The checks compare versions, flags and hyper-parameters, and rarely values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 class UnseenChangeWarnings:
-    """Says each kind of warning once."""
+    """Logs each kind of warning once."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -32,12 +32,12 @@ class UnseenChangeWarnings:
     def warn_of(
         self, edited: Sequence[str], flags: CompiledFlags | None, values: Sequence[str]
     ) -> None:
-        """Says what was changed on the host that a call does not see.
+        """Warns of changes on the host that a call does not see.
 
         Args:
-            edited: names of parameters and buffers.
-            flags: those of the compilation, if anything is compiled.
-            values: names of hyper-parameters of the optimiser.
+            edited: names of changed parameters and buffers.
+            flags: flags at the compilation; None if nothing is compiled.
+            values: names of changed hyper-parameters of the optimiser.
         """
         if edited:
             self.warn_of_edits(edited)
@@ -47,7 +47,7 @@ class UnseenChangeWarnings:
             self.warn_of_values(values)
 
     def warn_of_strides(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Says that inputs are copied at every call, if one is not contiguous."""
+        """Warns that inputs are copied at every call, if one is not contiguous."""
         if not all(tensor.is_contiguous() for tensor in inputs):
             self.warn(
                 "strides",
@@ -56,7 +56,7 @@ class UnseenChangeWarnings:
             )
 
     def warn_of_edits(self, names: Sequence[str]) -> None:
-        """Says that these parameters or buffers were changed on the host."""
+        """Warns that these parameters or buffers were changed on the host."""
         self.warn(
             "edited",
             "%s was changed on the host after the weights went to the device, which does not see "
@@ -66,7 +66,7 @@ class UnseenChangeWarnings:
         )
 
     def warn_of_flags(self, difference: str) -> None:
-        """Says that the model is set otherwise than when it was compiled."""
+        """Warns that flags of the model differ from those at its compilation."""
         self.warn(
             "flags",
             "%s, but this call runs what was compiled. Call destroy() to compile again, or set it "
@@ -76,7 +76,7 @@ class UnseenChangeWarnings:
         )
 
     def warn_of_values(self, names: Sequence[str]) -> None:
-        """Says that these hyper-parameters of the optimiser changed."""
+        """Warns that these hyper-parameters of the optimiser have changed."""
         self.warn(
             "values",
             "The optimizer's %s changed, but the device has the values of the last setOptimizer(). "
@@ -87,9 +87,9 @@ class UnseenChangeWarnings:
 
 
 class HostVersions:
-    """The versions that the host's tensors had when host and device agreed last.
+    """Versions of the host's tensors at the last time when host and device agreed.
 
-    Where their memory is counts too: `tensor.data = value` gives them other memory.
+    The memory address counts too, because `tensor.data = value` changes only that.
     """
 
     def __init__(self) -> None:
@@ -97,17 +97,17 @@ class HostVersions:
         self._columns: tuple[list[torch.Tensor], list[int], list[int]] | None = None
 
     def note(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Notes that the device has these values."""
+        """Records that the device has these values."""
         self._tensors.update((name, (value, _state(value))) for name, value in tensors.items())
         self._columns = None
 
     def forget(self) -> None:
-        """Notes that no device has any."""
+        """Records that no device has values."""
         self._tensors.clear()
         self._columns = None
 
     def edited(self) -> list[str]:
-        """Returns the names of those that were changed on the host since."""
+        """Returns the names of tensors that the host has changed since."""
         if self._columns is None:
             seen = self._tensors.values()
             self._columns = (
@@ -121,16 +121,16 @@ class HostVersions:
 
 
 class CompiledFlags:
-    """What `train`, `eval` and `requires_grad_` had set when a model was compiled."""
+    """The flags of `train`, `eval` and `requires_grad_` when a model was compiled."""
 
     def __init__(self, model: torch.nn.Module, executable: Executable | None = None) -> None:
-        """Notes the flags of `model`, and the buffers that are constants of `executable`."""
+        """Stores the flags of `model`, and the buffers that are constants of `executable`."""
         changing = {*executable.variables, *executable.batch_counts} if executable else ()
         modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
         self._modes = [(name, each, _is_training(each)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
-        # The same by columns, for the guards.
+        # The same data as columns, because `guards` compares whole lists quickly.
         self._parameters: list[torch.Tensor] = list(parameters.values())
         self._trained = [was_trained for _, _, was_trained in self._gradients]
         self._holders: list[Mapping[str, object]] = [vars(each) for each in modules.values()]
@@ -145,7 +145,7 @@ class CompiledFlags:
         ]
 
     def difference(self) -> str:
-        """Returns the first flag that is another one now, in words, or ""."""
+        """Returns a text about the first flag that has changed, or ""."""
         if self._are_as_they_were():
             return ""
         for name, module, was_training in self._modes:
@@ -170,7 +170,7 @@ class CompiledFlags:
         )
 
     def _other_gradients(self) -> list[tuple[str, bool]]:
-        """Returns the parameters that are trained now and were not, or were, with what was set."""
+        """Returns the parameters whose `requires_grad` has changed, with the old value."""
         return [
             (name, was_trained)
             for name, parameter, was_trained in self._gradients
@@ -179,7 +179,7 @@ class CompiledFlags:
 
 
 class _Constant:
-    """A buffer of integers, and what it held when a model was compiled."""
+    """A buffer of integers, with its value when a model was compiled."""
 
     def __init__(self, name: str, buffer: torch.Tensor) -> None:
         self.name = name
@@ -189,20 +189,20 @@ class _Constant:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it holds something else now."""
+        """Whether the value differs now."""
         version = _version(self._buffer)
         if version == self._version:
             return False
         if not torch.equal(_copy(self._buffer), self._value):
             return True
-        self._version = version  # It was loaded again, say.
+        self._version = version  # For example, it was loaded again.
         return False
 
 
 def _places(
     model: torch.nn.Module,
 ) -> Iterator[tuple[str, Mapping[str, object], str, object]]:
-    """Yields each parameter, buffer and module: its name, who holds it, and under which key."""
+    """Yields name, holder, key and value of each parameter, buffer and module."""
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue  # Its members are fixed.
@@ -212,7 +212,7 @@ def _places(
 
 
 def _is_training(module: torch.nn.Module) -> bool:
-    """Returns the mode of a module; a frozen one of TorchScript has none."""
+    """Returns the mode of a module; False for a frozen one of TorchScript, which has none."""
     return bool(getattr(module, "training", False))
 
 
@@ -231,7 +231,7 @@ def _is_floating(tensor: torch.Tensor) -> bool:
         return torch.Tensor.is_floating_point(tensor)
 
 
-# Of tensors that are wrapped for training, every ordinary look would bring the weights home first.
+# Ordinary reads of tensors that are wrapped for training would first copy the weights back.
 _VERSION = version_of
 _REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 

@@ -1,7 +1,7 @@
-"""When the weights of an executor's model move between host and device.
+"""Moves the weights of an executor's model between host and device.
 
-A tensor may have several trainers, each an executor with `Weights` of its own. At most one of them
-is *ahead* of the host in it: before a call, and before weights move, the others bring theirs.
+A tensor may have several trainers, each an executor with its own `Weights`. At most one of them is
+*ahead* of the host. Before a call and before weights move, the others copy theirs to the host.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Weights:
     """Parameters and buffers of one executor's model, on the host and on its device.
 
     Attributes:
-        link: leads the tensors that the executor trains back to it.
-        device_lock: held by the thread that uses the device.
+        link: link from the trained tensors to the executor.
+        device_lock: lock that the thread that uses the device holds.
     """
 
     def __init__(
         self, model: torch.nn.Module, trainer: Trainer, device: AttachedDevice, *, is_training: bool
     ) -> None:
-        """Finds who else trains some of the tensors.
+        """Finds the other trainers of the tensors.
 
         Args:
-            model: the user's.
-            trainer: the executor; it is not kept alive.
-            device: tells where the device's values are.
+            model: the user's model.
+            trainer: the executor; only a weak reference to it is stored.
+            device: the attached device, which holds newer values.
             is_training: whether the executor trains.
         """
         self._is_ahead = False
-        self._num_uncounted = 0  # Calls that the counters of batches do not know yet.
+        self._num_uncounted = 0  # Calls that no counter of batches includes.
         self._model = model
         self._device = device
         self._is_training = is_training
@@ -59,7 +59,7 @@ class Weights:
             self._take_turns_with(other)
 
     def wrap(self) -> None:
-        """Makes reads of a trained model bring the weights home, at first and after `unwrap`.
+        """Makes reads of a trained model copy the weights back, at first and after `unwrap`.
 
         Raises:
             RuntimeError: another executor has wrapped the model.
@@ -74,19 +74,19 @@ class Weights:
         wrapping.wrap(self._model, self.link)
 
     def unwrap(self) -> None:
-        """Gives a trained model the class it had."""
+        """Restores the class of a trained model."""
         if self._is_training:
             wrapping.unwrap(self._model, self.link)
 
     def enter(self, session: Session) -> None:
-        """Brings the weights to a device that was just attached."""
+        """Copies the weights to a newly attached device."""
         self._meet_trainers()
         self._host_versions.forget()
         self._send_all(session)
         self._tell_partners(session.executable.variables)
 
     def note_run(self) -> None:
-        """Notes that the device runs: if it trains, it gets ahead of the host."""
+        """Records that the device runs, which puts a training device ahead of the host."""
         self._is_ahead = self._is_training
         self._num_uncounted += 1
 
@@ -108,7 +108,7 @@ class Weights:
         self._tell_partners(session.executable.variables)
 
     def bring_home(self) -> bool:
-        """Copies the weights to the host if they are newer on the device; returns whether."""
+        """Copies the weights to the host if the device has newer ones; returns whether it did."""
         if not self._is_ahead:
             return False
         logger.debug("Implicit copyWeightsToHost()")
@@ -116,17 +116,17 @@ class Weights:
         return True
 
     def note_end(self) -> None:
-        """Copies what was learnt to the host where TorchScript reads weights, unseen by Python."""
+        """Copies the weights to the host if TorchScript may read them without Python."""
         if self._has_scripts:
             self.bring_home()
 
     def give_up(self) -> None:
-        """Gives up what the device has learnt since the last download: the host is right."""
+        """Discards the device's training since the last download; the host's values count."""
         self._is_ahead = False
         self._num_uncounted = 0
 
     def upload(self, names: Iterable[str] | None = None) -> None:
-        """Copies the host's tensors to the device, if one is attached: all, or those named."""
+        """Copies the host's tensors to an attached device: all of them, or those in `names`."""
         self.give_up()
         session = self._device.session
         if session is not None:
@@ -138,7 +138,7 @@ class Weights:
             self._tell_partners(session.executable.variables if names is None else names)
 
     def refresh(self) -> None:
-        """Takes over what other executors have learnt since the last call."""
+        """Copies newer weights of other executors to the device."""
         session = self._device.session
         if session is None:
             return
@@ -154,11 +154,11 @@ class Weights:
             self._send_all(session)
 
     def edited(self) -> list[str]:
-        """Returns the names of what was changed on the host and not taken to the device."""
+        """Returns the names of tensors that changed on the host but not on the device."""
         return [name for name in self._host_versions.edited() if name not in self._outdated]
 
     def _send_all(self, session: Session) -> None:
-        """Brings the host's tensors to the device, which gives up what it has learnt."""
+        """Copies all tensors of the host to the device, and discards its training."""
         self._num_uncounted = 0
         self._send(session, self._host_tensors())
 
@@ -171,19 +171,19 @@ class Weights:
         self._host_versions.note({n: value for n, value in tensors.items() if n in known})
 
     def note_changed(self, memory: set[int]) -> None:
-        """Notes that a partner changed the host's tensors at these places."""
+        """Records that a partner changed the host's tensors at these addresses."""
         self._outdated.update(
             name for name, value in self._named_tensors() if memory_of(value) in memory
         )
         self.link.count_change()
 
     def meet(self, partner: Weights) -> None:
-        """Notes that `partner` trains some of the same tensors."""
+        """Records that `partner` trains some of the same tensors."""
         self._partners.add(partner)
         self._had_partners = True
 
     def __del__(self) -> None:
-        """Leaves what was learnt on the host; the model's memory may be all that is kept of it."""
+        """Copies the newest weights to the host, because the model may outlive this executor."""
         if self._is_ahead and not sys.is_finalizing():
             try:
                 self.bring_home()
@@ -191,13 +191,13 @@ class Weights:
                 logger.warning("What a dropped wrapper has learnt since is lost: %s", error)
 
     def _sync_partners(self) -> None:
-        """Brings what other executors have trained of the same tensors to the host."""
-        if self._had_partners:  # Hardly ever, and each call asks.
+        """Copies the weights that other executors have trained to the host."""
+        if self._had_partners:  # Rare, and checked in each call.
             for partner in tuple(self._partners):
                 partner.bring_home()
 
     def _tell_partners(self, names: Iterable[str]) -> None:
-        """Notes that the host and this device agree now on the tensors of these names."""
+        """Records that host and device agree on these tensors, and tells the partners."""
         self._outdated.difference_update(names)
         self.link.count_change()
         partners = tuple(self._partners)
@@ -209,7 +209,7 @@ class Weights:
             partner.note_changed(changed)
 
     def _other_trainers(self) -> Iterator[Weights]:
-        """Yields the weights of executors that train some of the same tensors, as this one does."""
+        """Yields the weights of other executors that train some of the same tensors."""
         for link in links_of(self._model) if self._is_training else ():
             weights: Weights | None = link.weights
             if weights is not None and weights is not self:
@@ -220,7 +220,7 @@ class Weights:
         other.device_lock.share()
 
     def _meet_trainers(self) -> None:
-        """Learns who else trains the tensors that are about to be uploaded."""
+        """Finds the other trainers of the tensors before an upload."""
         if not self._is_training:
             self._news.start_again()
         for other in self._other_trainers():
@@ -237,17 +237,17 @@ class Weights:
 
 
 class _News:
-    """What those who train a model have changed since its inference executor asked last."""
+    """Detects changes by a model's trainers since its inference executor last asked."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._links: list[Link] = []
-        # After how many changes of any tensor's links these were the model's.
+        # Value of `num_changes` when `_links` was computed.
         self._links_are_of = -1
         self._seen_versions: dict[Link, int] = {}
 
     def have_come(self) -> bool:
-        """Brings the trainers' weights home; returns whether any are news."""
+        """Copies the trainers' weights to the host, and returns whether any changed."""
         if self._links_are_of != num_changes():
             self._links_are_of = num_changes()
             self._links = links_of(self._model)
@@ -259,20 +259,20 @@ class _News:
         return is_new
 
     def start_again(self) -> None:
-        """Takes all that the trainers have; what comes later is news."""
+        """Marks all current changes of the trainers as seen."""
         self._links_are_of = -1
         self.have_come()
 
 
 def owner_of_names(model: torch.nn.Module, user_model: torch.nn.Module) -> torch.nn.Module:
-    """Returns the module by whose names a program knows the weights.
+    """Returns the module whose names for the weights a program uses.
 
-    A subclass of the executor may trace a module around the user's, which has other names for the
-    same tensors, or a copy, which has other tensors.
+    A subclass of the executor may trace a module around the user's, with other names for the same
+    tensors, or a copy, with other tensors.
 
     Args:
         model: the module that is traced.
-        user_model: the user's.
+        user_model: the user's module.
     """
     named = dict(user_model.named_parameters())
     is_same = all(named.get(name) is each for name, each in model.named_parameters())

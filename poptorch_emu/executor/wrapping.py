@@ -1,8 +1,8 @@
-"""Makes a model that is being trained show its trained weights whenever somebody looks.
+"""Makes reads of a model that is being trained return the newest weights.
 
-While a training wrapper lives, the weights are on the device. The user's parameters and buffers get
-classes that bring the weights back before anything is read (`synced_tensors.py`), and so does the
-model; `unwrap` gives the old classes back. What is pickled or put in a state dict is plain PyTorch.
+While a training wrapper lives, the weights are on the device. The model, its parameters and its
+buffers get classes that copy the weights back before a read (`synced_tensors.py`); `unwrap`
+restores the old classes. A pickle or a state dict only contains plain PyTorch objects.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def link_of(model: torch.nn.Module) -> Link | None:
 def wrap(model: torch.nn.Module, link: Link) -> None:
     """Changes the classes of `model`, its parameters and buffers so that reads sync.
 
-    Where `link` has wrapped the model already, parameters that are new are made to follow it too.
+    If `link` has already wrapped the model, this only adds new parameters.
 
     Args:
         model: the user's module; its class becomes `Poptorch<Name>`.
-        link: to the executor that trains it.
+        link: link to the executor that trains the model.
 
     Raises:
-        Error: a buffer is of a class of its own, or a lazy module is not initialised.
+        Error: a buffer has a class of its own, or a lazy module is not initialised.
     """
     check_initialised(model)
     for name, buffer in model.named_buffers():
@@ -77,7 +77,7 @@ def put_on(model: torch.nn.Module, link: Link, cls: type[torch.nn.Module]) -> No
 
 @contextmanager
 def settled(model: torch.nn.Module) -> Iterator[None]:
-    """Brings the weights back once; reads of `model` inside do not ask again, which takes time."""
+    """Copies the weights back once. Reads of `model` inside do not sync again, which saves time."""
     for link in links_of(model):
         link.sync()
     synced = [value for value in tensors_of(model) if isinstance(value, Synced)]
@@ -93,14 +93,14 @@ def settled(model: torch.nn.Module) -> Iterator[None]:
 
 
 def unwrap(model: torch.nn.Module, link: Link) -> None:
-    """Gives `model`, its shallow copies and what they hold the classes they had before `link`."""
+    """Restores the classes of `model`, its shallow copies and their tensors."""
     for wrapped in {*link.models, model}:
         take_off(wrapped, link)
     link.models.clear()
 
 
 def take_off(model: torch.nn.Module, link: Link) -> None:
-    """Takes back `put_on`."""
+    """Undoes `put_on`."""
     for tensor in list(tensors_of(model)):
         take_off_tensor(tensor, link)
     if link_of(model) is link:
@@ -115,7 +115,7 @@ def _class_below(value: Any) -> Any:
 
 @contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Gives `model` its own class for what its own methods do in their own way."""
+    """Restores the class of `model` for calls of its own methods."""
     cls = type(model)
     model.__class__ = _class_below(model)
     try:
@@ -125,7 +125,7 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn.Module]:
-    """Returns the class that stands in for the user's while a model is being trained."""
+    """Returns the class that replaces the user's while a model is being trained."""
 
     class Wrapped(original):  # type: ignore[misc, valid-type]
         _poptorch_original = original
@@ -138,11 +138,11 @@ def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn
             return super().__getattribute__(name)
 
         def copyWeightsToHostIfNeeded(self) -> bool:
-            """Brings the weights back if they are newer on the device; returns whether (exact)."""
+            """Copies the weights back if they are newer on the device; returns whether (exact)."""
             return link.sync()
 
         def destroy(self) -> None:
-            """Releases the device and takes the wrapping off (exact)."""
+            """Releases the device and unwraps the model (exact)."""
             if link.trainer is None:
                 unwrap(self, link)
             else:
@@ -184,7 +184,7 @@ def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn
 
 
 def _constructor(make: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns another form of `copyreg.__newobj__`, which pickle refuses for another class."""
+    """Returns another form of `copyreg.__newobj__`, which pickle rejects for a different class."""
     name = getattr(make, "__name__", "")
     if name == "__newobj__":
         cls, *others = arguments
