@@ -25,7 +25,7 @@ def _reduction(reduce: _Reduce, of_nothing: Callable[[torch.dtype], Any] | None 
         reduce: function of a tensor, axes, and whether the axes remain with size 1.
         of_nothing: function of a type that returns the result over an empty axis; `None` if PyTorch
             has a result.
-        """
+    """
 
     def call_with(call: RawCall, x: torch.Tensor, axes: Any) -> torch.Tensor:
         keeps, found = call.attr("keep_dims"), axes_of(x, axes)
