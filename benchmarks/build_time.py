@@ -1,7 +1,7 @@
-"""How long the engine takes to compile, and with `--demo` how long `make demo` on a fresh machine.
+"""Measures the compilation of the engine, and with `--demo` a `make demo` on a fresh machine.
 
-The engine is compiled in a temporary folder. The demonstration runs in a clone of the last commit,
-with an environment of its own; what pip has kept of earlier runs is at hand.
+The engine is compiled in a temporary folder. The demonstration runs in a clone of the last commit
+with its own environment; pip may use packages that earlier runs have cached.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-# Lines that begin so are worth their time: what make starts, and the result of the first epoch.
+# Beginnings of output lines whose time is printed: steps of make, and the first epoch's result.
 _MILESTONES = ("Installing PyTorch", "Compiling the engine", "Epoch 1: loss")
 
 
 def cpu_seconds() -> float:
-    """Returns how long finished child processes were running, within the system too."""
+    """Returns the CPU time of finished child processes in seconds, user and system time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def compile_engine(folder: Path) -> None:
-    """Compiles the engine as `pip install .` does; what that writes is in `folder`."""
+    """Compiles the engine as `pip install .` does, with all files in `folder`."""
     places = ["--build-temp", str(folder / "objects"), "--build-lib", str(folder / "result")]
     command = [sys.executable, "setup.py", "build_ext", *places]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def demonstrate(folder: Path) -> None:
-    """Runs `make demo` in a clone and prints when it reaches each milestone."""
+    """Runs `make demo` in a clone and prints the time of each milestone."""
     subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
     start_seconds = time.perf_counter()
     with subprocess.Popen(
@@ -53,7 +53,7 @@ def demonstrate(folder: Path) -> None:
 
 
 def main() -> None:
-    """Prints the seconds of each."""
+    """Prints the measured seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demo", action="store_true", help="run `make demo` in a clone instead")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How long a compilation takes: the tutorial's network, and BERT-base's encoder with a loss."""
+"""Measures compilations of the tutorial's network, and of BERT-base's encoder with a loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BertLike(nn.Module):
 
 
 def compile_seconds(model: nn.Module, *inputs: torch.Tensor, accumulation: int = 1) -> float:
-    """Returns the wall-clock time of one compilation for training."""
+    """Returns the wall-clock time of one compilation for training, in seconds."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(accumulation)
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -45,7 +45,7 @@ def compile_seconds(model: nn.Module, *inputs: torch.Tensor, accumulation: int =
 
 
 def main() -> None:
-    """Prints both times; the first includes what PyTorch imports at its first use."""
+    """Prints both times; the first one includes lazy imports of PyTorch."""
     case = CASES["mnist"]
     for attempt in ("first", "second"):
         batch = case.batch(case.rows * 8)

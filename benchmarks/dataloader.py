@@ -1,9 +1,10 @@
 """Samples per second of `poptorch.DataLoader` in its modes, and of PyTorch's loader.
 
-The first tables compare the loaders alone, over a cheap dataset where the overhead shows. The last
-has a consumer that is busy for as long as a batch takes to load, so that loading ahead can at best
-halve the time. Candidates take turns; the tables show medians over rounds, of the speeds and of the
-ratios to the first candidate in the same round: a machine that changes its speed does so for all.
+The first tables compare the loaders alone, over a cheap dataset so that the overhead is visible.
+The last one adds a consumer that computes for as long as a batch takes to load, so that loading
+ahead can at best halve the time. Candidates take turns. The tables show medians over the rounds, of
+the speeds and of their ratios to the first candidate in the same round, because a change in the
+machine's speed affects all candidates of a round.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MATRIX = torch.rand(96, 96)
 
 
 class Images(Dataset[torch.Tensor]):
-    """Images that are cheap to make."""
+    """Images that are cheap to create."""
 
     def __init__(self, num_elements: int) -> None:
         self.images = torch.randint(256, (num_elements, 3, 32, 32), dtype=torch.uint8)
@@ -38,7 +39,7 @@ class Images(Dataset[torch.Tensor]):
 
 
 class Expensive(Dataset[torch.Tensor]):
-    """Elements that cost as much to make as `compute` does for each."""
+    """Elements that cost as much time to create as one call of `compute`."""
 
     def __init__(self, num_elements: int, num_products: int) -> None:
         self.num_elements = num_elements
@@ -53,13 +54,13 @@ class Expensive(Dataset[torch.Tensor]):
 
 
 def compute(num_products: int) -> None:
-    """Stands for the model, and for the making of an element."""
+    """Simulates the model, or the creation of an element."""
     for _ in range(num_products):
         MATRIX @ MATRIX
 
 
 def samples_per_second(loader: Iterable[torch.Tensor], num_products: int) -> float:
-    """Returns the speed of one epoch, with that much compute for each sample."""
+    """Returns the samples per second of one epoch with `num_products` in each sample."""
     num_samples, start = 0, time.perf_counter()
     for batch in loader:
         compute(num_products * len(batch))
@@ -80,7 +81,7 @@ def emulated(dataset: Dataset[Any], mode: MODES, num_workers: int) -> poptorch.D
 
 
 def plain(dataset: Dataset[Any], num_workers: int) -> DataLoader[Any]:
-    """Returns PyTorch's loader, set up alike."""
+    """Returns PyTorch's loader with the same settings."""
     return DataLoader(
         dataset,
         BATCH_SIZE,
@@ -93,7 +94,7 @@ def plain(dataset: Dataset[Any], num_workers: int) -> DataLoader[Any]:
 def compare(
     candidates: dict[str, Iterable[torch.Tensor]], num_products: int, rounds: int
 ) -> list[list[float]]:
-    """Returns the speeds of each candidate, after one round that does not count."""
+    """Returns the speeds of each candidate, after one warm-up round."""
     results: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds + 1):
         for name, loader in candidates.items():
@@ -102,7 +103,7 @@ def compare(
 
 
 def print_row(label: str, speeds: list[list[float]]) -> None:
-    """Prints speeds and the ratios of all but the first to it."""
+    """Prints speeds, and their ratios to the first one."""
     cells = [f"{statistics.median(values):,.0f}" for values in speeds]
     for values in speeds[1:]:
         ratios = [value / first for value, first in zip(values, speeds[0], strict=True)]
@@ -126,7 +127,7 @@ def compare_alone(num_elements: int, rounds: int) -> None:
 
 
 def compare_overlapped(num_elements: int, rounds: int) -> None:
-    """Prints the table of loading beside equally expensive compute."""
+    """Prints the table of loading in parallel with equally expensive compute."""
     print("\nLoading and computing cost the same, samples/s\n")
     print("| products a sample | Sync | Async | AsyncRebatched | Async / Sync | Rebatched / Sync |")
     print("|---|---:|---:|---:|---:|---:|")

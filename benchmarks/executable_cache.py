@@ -1,8 +1,8 @@
-"""What a cache of executables saves: a compilation, and the same in a second process.
+"""Measures a compilation, and its repetition in a second process with a cache of executables.
 
-Each line is a process of its own. Times are `compilationTime()`, from the first call until there is
-an executable, and the CPU time that Python and the engine spent on it. Models are compiled offline:
-taking a device and uploading weights is the same for both. Imports come before.
+Each line comes from its own process. Times are `compilationTime()`, from the first call until the
+executable exists, and the CPU time of Python and the engine. Models are compiled offline, because
+attaching a device and uploading weights take the same time in both cases. Imports are not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 import torch
-import torch._dynamo  # The first fake tensor imports it; that is no part of a compilation.
+import torch._dynamo  # The first fake tensor imports it, which is not counted.
 from compile_time import BertLike
 from models import CASES, ResNet50Like
 from torch import nn
@@ -25,7 +25,7 @@ _PAIRS = 5
 
 
 def prepared(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], poptorch.Options]:
-    """Returns model, batch and options of a case."""
+    """Returns the model, the batch and the options of a case."""
     options = poptorch.Options().useOfflineIpuTarget()
     torch.manual_seed(0)
     if name == "bert":
@@ -39,7 +39,7 @@ def prepared(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], poptorch.O
 
 
 def compile_once(name: str, cache_dir: str) -> None:
-    """Compiles for training and prints the seconds it took, by the clock and of the CPU."""
+    """Compiles for training and prints wall-clock and CPU time in seconds."""
     model, batch, options = prepared(name)
     options.enableExecutableCaching(cache_dir)
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -51,14 +51,14 @@ def compile_once(name: str, cache_dir: str) -> None:
 
 
 def seconds(name: str, cache_dir: str) -> list[float]:
-    """Returns what a new process takes to compile, by the clock and of the CPU."""
+    """Returns wall-clock and CPU time of a compilation in a new process, in seconds."""
     command = [sys.executable, __file__, name, cache_dir]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     return [float(word) for word in done.stdout.split()]
 
 
 def main() -> None:
-    """Prints medians of several pairs of a miss and a hit."""
+    """Prints medians over several pairs of a cache miss and a hit."""
     for name in ("mnist", "resnet50", "bert"):
         pairs = []
         for _ in range(_PAIRS):

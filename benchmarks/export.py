@@ -1,9 +1,9 @@
-"""Time of a step: an exported pipeline on two processes against the emulator's.
+"""Compares the step time of an exported pipeline on two processes with the emulator's.
 
-Both do the same updates with two workers of one thread each: the emulator's two, and two processes
-that share the stages. Rounds of processes take turns; the lines show medians, and the ratio of
-exported to emulated within each round: of the clock on the wall, and of the time that all
-processors worked. `--csv results/export.csv` records the run, CPU time as emulated to exported.
+Both do the same updates with two workers of one thread each: the emulator's two workers, and two
+processes that share the stages. Rounds of processes take turns. The lines show medians, and the
+ratio of exported to emulated within each round, for wall-clock time and for CPU time of all
+processes. `--csv results/export.csv` records the run, CPU time as emulated to exported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS = 8
 
 
 class Blocks(nn.Module):
-    """Two blocks of layers with a skip between them, on two IPUs."""
+    """Two blocks of layers with a skip connection between them, on two IPUs."""
 
     def __init__(self, width: int = 256) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def _layers(width: int) -> tuple[nn.Module, ...]:
 
 
 class LossAlone(nn.Module):
-    """Returns the loss of a model that returns its output, too."""
+    """Returns only the loss of a model that returns its output and the loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -103,8 +103,8 @@ def _exported_step(name: str) -> Callable[[], object]:
 
 
 def _seconds(step: Callable[[], object], num_steps: int) -> tuple[float, float]:
-    """Returns the median on the wall, and the mean of this process's processor time."""
-    for _ in range(3):  # The first ones are slower.
+    """Returns the median wall-clock time of a step, and its mean CPU time in this process."""
+    for _ in range(3):  # The first calls are slower.
         step()
     walls, busy = [], time.process_time()
     for _ in range(num_steps):
@@ -125,7 +125,7 @@ def _child(candidate: str, name: str, num_steps: int) -> None:
 
 
 def _measure(candidate: str, name: str, num_steps: int) -> tuple[float, float]:
-    """Returns wall and processor time of a step, in milliseconds, of all its processes."""
+    """Returns wall-clock and CPU time of a step in milliseconds, over all its processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -1,9 +1,9 @@
-"""What the model of the machine predicts, beside published figures: speeds, and memory of tiles.
+"""Compares predictions of the machine model with published figures: speeds and tile memory.
 
-Nothing is run or lowered: each model is traced on the meta device. Sources and configurations are
-in `docs/fidelity.md`, whose tables `make docs` makes from the files that `--csv` writes. With names
-of rows only those are replaced. With `--details` each row is followed by its table; `--constants`
-tells what each constant and each assumption does, to all rows.
+No model is run or lowered; each is traced on the meta device. `docs/fidelity.md` lists sources and
+configurations, and `make docs` generates its tables from the files of `--csv`. With row names, only
+those rows are replaced. With `--details` each row is followed by its table. `--constants` computes
+the effect of each constant and each assumption on all rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Figures = Mapping[str, object]
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the arguments of a command line."""
+    """Returns the parsed arguments of a command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--csv", action="store_true", help="write benchmarks/results/fidelity_*")
     parser.add_argument("--details", action="store_true")
@@ -47,7 +47,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Prints what is asked for as CSV, or writes it."""
+    """Prints the requested figures as CSV, or writes them to files."""
     arguments = parsed()
     names = tuple(arguments.rows) or ("",)
     is_all = not (arguments.time or arguments.memory)
@@ -75,7 +75,7 @@ def _memory(names: tuple[str, ...], has_details: bool) -> Iterator[Figures]:
 
 
 def _speeds(names: tuple[str, ...], has_details: bool, cases: list[Captured]) -> Iterator[Figures]:
-    """Yields figures, and adds what was captured to `cases`."""
+    """Yields figures, and adds the captured models to `cases`."""
     for row in (row for row in TIME_ROWS if row.name.startswith(names)):
         case = capture(row)
         cases.append(case)
@@ -85,7 +85,7 @@ def _speeds(names: tuple[str, ...], has_details: bool, cases: list[Captured]) ->
 
 
 def shown(name: str, rows: Iterable[Figures]) -> list[Figures]:
-    """Returns rows, which are printed as CSV while they come."""
+    """Returns all rows and prints each one as CSV when it arrives."""
     found: list[Figures] = []
     print(f"\nfidelity_{name}")
     for row in rows:
@@ -99,7 +99,7 @@ def shown(name: str, rows: Iterable[Figures]) -> list[Figures]:
 
 
 def write(path: Path, rows: Sequence[Figures], *, keeps_others: bool = False) -> None:
-    """Writes rows into a CSV file; it may keep those that the file has by other names."""
+    """Writes rows to a CSV file; `keeps_others` keeps the file's rows with other names."""
     by_name: dict[str, Figures] = {}
     if keeps_others and path.exists():
         with path.open(newline="", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""What each constant of the model of time, and each setting that was assumed, does to rows.
+"""Computes the effect of each constant of the time model, and of each assumed setting, on rows.
 
-A constant that is left out takes no time. An assumption is switched to what would be said without
-it. Of the cycles of a program it is also told what a fit gives that has not seen one family.
+A constant that is switched off takes no time. An assumption is replaced by the setting without it.
+For the cycles of a program, the constant is also fitted again without one family of models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from poptorch_emu.machine.time_numbers import NUMBERS
 _STEP_GRID = range(300, 3001, 100)
 _NO_TIME = 1e15
 
-# What each number is where it is switched off. Of those that are missing here (gateways between
-# pods, streams that nobody prefetches) no published row has any.
+# Values that switch constants off. Constants that affect no published row (gateways between pods,
+# streams without prefetching) are not listed.
 WITHOUT = {
     "step_cycles": 0.0,
     "inference_step_cycles": NUMBERS.step_cycles,
@@ -40,7 +40,7 @@ WITHOUT = {
 
 
 def constant_figures(cases: Sequence[Captured]) -> Iterator[dict[str, object]]:
-    """Yields rows of `results/fidelity_constants.csv`: errors by kind, and what changes most."""
+    """Yields rows of `results/fidelity_constants.csv`: errors by kind, and the largest change."""
     usual = {case.row.name: case.error() for case in cases}
     changed = {"most changed": "", "without": "", "with": ""}
     yield {"number": "all as it is", "value": "", **_medians(usual, cases), **changed}
@@ -59,7 +59,7 @@ def constant_figures(cases: Sequence[Captured]) -> Iterator[dict[str, object]]:
 
 
 def setting_figures() -> Iterator[dict[str, object]]:
-    """Yields rows of `results/fidelity_settings.csv`: predictions with another choice of one."""
+    """Yields rows of `results/fidelity_settings.csv`: predictions with another setting."""
     for setting in OTHER_SETTINGS:
         yield {
             "row": setting.row.name,
@@ -71,12 +71,12 @@ def setting_figures() -> Iterator[dict[str, object]]:
 
 
 def percent(error: float) -> str:
-    """Returns an error as the files have it."""
+    """Returns an error in percent, as the files contain it."""
     return f"{100 * error:+.0f}"
 
 
 def _medians(errors: Mapping[str, float], cases: Sequence[Captured]) -> dict[str, object]:
-    """Returns the median error of each kind, in percent, and the worst of the goals."""
+    """Returns the median error of each kind, in percent, and the worst error of the goals."""
     goals = [abs(errors[case.row.name]) for case in cases if case.row.is_goal]
     kinds = {
         kind.value: [abs(errors[case.row.name]) for case in cases if case.row.kind is kind]
@@ -91,9 +91,9 @@ def _medians(errors: Mapping[str, float], cases: Sequence[Captured]) -> dict[str
 
 @dataclass(frozen=True)
 class _Line:
-    """The time of an item as it grows with the cycles of a program, between two of them.
+    """The time of an item as a linear function of a program's cycles, between two grid points.
 
-    It is a straight line as long as the same IPU is the slowest.
+    The time is linear as long as the same IPU is the slowest.
     """
 
     published: float
@@ -111,13 +111,13 @@ class _Line:
         return cls(case.row.published, first, per_cycle)
 
     def error(self, step: float) -> float:
-        """Returns by which part the prediction is too high."""
+        """Returns the relative error of the prediction; positive if it is too high."""
         time_of_item = self.first + self.per_cycle * (step - _STEP_GRID[0])
         return 1 / time_of_item / self.published - 1
 
 
 def family_figures(cases: Sequence[Captured]) -> Iterator[dict[str, object]]:
-    """Yields rows of `results/fidelity_families.csv`: errors of those that a fit has not seen."""
+    """Yields rows of `results/fidelity_families.csv`: errors of families left out of the fit."""
     goals = [case for case in cases if case.row.is_goal]
     lines = {case.row.name: _Line.of(case) for case in goals}
     table = {

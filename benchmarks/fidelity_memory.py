@@ -1,4 +1,4 @@
-"""Memory of tiles that the model of the machine predicts, beside published figures."""
+"""Compares tile memory that the machine model predicts with published figures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MemoryFigures = dict[str, str | int]
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """A row, and what the tiles of its model would hold."""
+    """A row with the planned tile memory of its model."""
 
     row: Row
     tiles: TileMemory
 
     @property
     def total_bytes(self) -> int:
-        """Memory of all tiles, with what the row's published total counts."""
+        """Memory of all tiles, including the parts that the row's published total includes."""
         tiles = self.tiles
         per_tile = sum(
             tiles.mean_bytes(ipu) - (0 if self.row.counts_vertex_code else ipu.code.vertex_code)
@@ -37,13 +37,13 @@ class MemoryCase:
 
     @property
     def always_live_bytes(self) -> int:
-        """What is held for the whole programs, and the programs."""
+        """Always-live memory, including the programs."""
         tiles = self.tiles
         programs = tiles.num_compute_tiles * sum(ipu.code.total for ipu in tiles.ipus)
         return programs + sum(num_bytes for ipu in tiles.ipus for _, num_bytes in ipu.always_live)
 
     def figures(self) -> MemoryFigures:
-        """Returns a row of `results/fidelity_memory.csv`; what was not published is empty."""
+        """Returns a row of `results/fidelity_memory.csv`; unpublished figures are empty."""
         row, tiles = self.row, self.tiles
         verdict = max(map(tiles.verdict, tiles.ipus), key=list(_VERDICTS).index)
         return {
@@ -61,7 +61,7 @@ class MemoryCase:
 
 
 def planned(row: Row) -> MemoryCase:
-    """Returns what the tiles of a row's model would hold, traced on the meta device."""
+    """Returns the planned tile memory of a row's model, traced on the meta device."""
     with torch.device("meta"):
         model, inputs = row.build()
     _, inventory = captured(model, inputs, {})

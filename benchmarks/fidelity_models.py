@@ -1,6 +1,6 @@
-"""The models behind published memory figures; `fidelity_rows.py` says with which settings.
+"""The models behind published memory figures; `fidelity_rows.py` has their settings.
 
-Transformers keep the output of each layer where they recompute (said for C17 and C27).
+If a Transformer recomputes, it keeps the output of each layer (published for C17 and C27).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 import poptorch_emu as poptorch
 
 SERIAL = poptorch.MatMulSerializationMode.OutputChannels
-# Enough to hide a word from softmax, and no infinity in float16.
+# A score that hides a word from the softmax without being infinite in float16.
 HIDDEN = -1e4
 
 
@@ -26,8 +26,8 @@ class Shape:
     """Sizes of a Transformer.
 
     Attributes:
-        layers: how many each IPU has.
-        marks_last: whether the output of the last layer is kept where backward recomputes, too.
+        layers: number of layers on each IPU.
+        marks_last: whether the last layer's output is also a checkpoint of the recomputation.
     """
 
     width: int
@@ -42,7 +42,7 @@ class Shape:
 
 
 class Attention(nn.Module):
-    """Self-attention written out; `bias` is added to the scores, or says which of them count."""
+    """Self-attention; `bias` is added to the scores, or is a boolean mask of the scores."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward net, each with a way around it and a norm."""
+    """Attention and a feed-forward net, each with a residual connection and a norm."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of layers over the IPUs; where backward recomputes, it keeps what lies between."""
+    """A stack of layers over the IPUs, with a recomputation checkpoint after each layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Encoder(nn.Module):
 
 
 class Bert(nn.Module):
-    """Embeddings of words, places and kinds, and the encoder."""
+    """Embeddings of words, positions and segment kinds, and the encoder."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Bert(nn.Module):
 
 
 class BertPretraining(Bert):
-    """The missing words, decoded with the table of words in `parts`, and the next sentence."""
+    """Predicts masked words, with the word table in `parts`, and the next sentence."""
 
     def __init__(self, shape: Shape, vocabulary: int, parts: int) -> None:
         super().__init__(shape, vocabulary)
@@ -151,7 +151,7 @@ class BertPretraining(Bert):
 
 
 class BertAnswers(Bert):
-    """First and last word of an answer."""
+    """Predicts the first and last word of an answer."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__(shape, vocabulary)
@@ -166,9 +166,9 @@ class BertAnswers(Bert):
 
 
 class Gpt(nn.Module):
-    """Decoder whose head is its table of words, on the IPU of the table.
+    """Decoder whose head reuses its word table, on the IPU of the table.
 
-    The head takes the sequence in `pieces`, and for each of them the table in `parts`.
+    The head processes the sequence in `pieces`, and for each piece the table in `parts`.
     """
 
     def __init__(self, shape: Shape, vocabulary: int, pieces: int = 1, parts: int = 1) -> None:
@@ -196,7 +196,7 @@ class Gpt(nn.Module):
 
 
 class Vit(nn.Module):
-    """Encoder of patches of an image, and a classifier; labels may be mixtures."""
+    """Encoder of image patches with a classifier; labels may be class probabilities."""
 
     def __init__(self, shape: Shape, num_classes: int) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class ResNet50(ResNet50Like):
 
 
 class Scored(nn.Module):
-    """A net that classifies; with labels it returns the loss."""
+    """A classifier that returns the loss if labels are given."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class Scored(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Recurrent layers, dropout after each, and a classifier of the last step."""
+    """Recurrent layers, each with dropout, and a classifier of the last step."""
 
     def __init__(self, kind: type[nn.RNN] | type[nn.GRU], widths: Sequence[int]) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""The settings behind published memory figures, to compare a prediction with.
+"""The settings behind published memory figures.
 
-Where the figures come from is told in `docs/fidelity.md`. What the sources leave open is marked
-`assumed`. For memory it only matters whether gradients are accumulated, so rows with many
-micro-batches take the fewest that their pipeline allows, and no value matters: nothing here runs a
-step.
+`docs/fidelity.md` lists the sources of the figures. Settings that a source leaves open are marked
+`assumed`. Memory only depends on whether gradients are accumulated, so that rows with many
+micro-batches use the smallest number that their pipeline allows. Values do not matter, because no
+step runs here.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ class Row:
     """One published configuration.
 
     Attributes:
-        what: one line for people.
-        build: makes the wrapped model and the arguments of its `compile`.
-        fits: whether it was said to fit; `None` where nothing was said.
+        what: description in one line.
+        build: function that returns the wrapped model and the arguments of its `compile`.
+        fits: whether the model was published to fit; `None` if the source does not say.
         total_bytes: published memory of all tiles of the IPU.
         largest_tile_bytes: published memory of the fullest tile.
-        always_live_bytes: published part of the total that is held for the whole program, which
-            it counts.
-        counts_vertex_code: whether the total does.
+        always_live_bytes: published always-live part of the total.
+        counts_vertex_code: whether the total includes vertex code.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Row:
 
 
 def options_for(
-    proportions: Sequence[float] = (),  # The available memory proportions of the IPUs.
+    proportions: Sequence[float] = (),  # available memory proportion of each IPU
     accumulation: int = 1,
     replicas: int = 1,
     state: poptorch.TensorLocationSettings | None = None,
@@ -79,7 +78,7 @@ def options_for(
 def half_trainer(
     model: nn.Module, options: poptorch.Options, optimizer: Callable[..., Any], **types: torch.dtype
 ) -> PoplarExecutor:
-    """Returns a trainer in float16 that also accumulates so, with half partials (assumed)."""
+    """Returns a float16 trainer with float16 accumulation and half partials (assumed)."""
     options.Precision.setPartialsType(torch.half)
     return trainer(model.half(), options, partial(optimizer, accum_type=torch.half, **types))
 
@@ -95,7 +94,7 @@ def ids(*shape: int) -> torch.Tensor:
 
 
 def masked_text(rows: int, length: int = 128, num_hidden: int = 20) -> tuple[torch.Tensor, ...]:
-    """Returns words, kinds, mask, places and words of what is hidden, and what follows."""
+    """Returns words, kinds, mask, positions and words of the masked words, and the next label."""
     text, hidden = ids(rows, length), ids(rows, num_hidden)
     return text, text, text, hidden, hidden, ids(rows)
 
@@ -118,13 +117,13 @@ def large_bert(
     """Returns BERT-Large in pre-training.
 
     Args:
-        length: of a sequence.
-        hidden: words of it that are hidden.
-        rows: of a micro-batch.
-        accumulation: micro-batches of an update.
-        replicas: of four IPUs.
-        proportions: of the IPUs' memory, for products.
-        layers: of each IPU.
+        length: number of words in a sequence.
+        hidden: number of masked words in a sequence.
+        rows: number of sequences in a micro-batch.
+        accumulation: number of micro-batches in an update.
+        replicas: number of replicas, with four IPUs each.
+        proportions: available memory proportion of each IPU for products.
+        layers: number of layers on each IPU.
     """
     model = BertPretraining(Shape(1024, 16, length, tuple(layers)), 30_400, parts=2)
     options = options_for(proportions, accumulation, replicas, OFF_CHIP)
@@ -153,7 +152,7 @@ def _character_gpt() -> Built:
 
 
 def gpt2(accumulation: int = 9, device_iterations: int = 1) -> Built:
-    """Returns GPT-2 with its table made divisible and its sequence in 4 pieces (assumed)."""
+    """Returns GPT-2 with a padded word table and its sequence in 4 pieces (assumed)."""
     model = Gpt(Shape(768, 12, 1024, (0, 4, 4, 4), True, True), 50_304, pieces=4, parts=4)
     options = options_for((0.15,) * 4, accumulation, 4, SHARDED)
     options.deviceIterations(device_iterations)
@@ -193,7 +192,7 @@ def resnet_inference() -> Built:
 
 
 def _table(num_entities: int, width: int, accumulation: int) -> Built:
-    """Returns a shard, of which micro-batches look up and score 1,024 rows (assumed)."""
+    """Returns a shard whose micro-batches look up and score 1,024 rows (assumed)."""
     model, rows = Scored(nn.Embedding(num_entities, width)).half(), ids(1024 * accumulation)
     optimizer = partial(poptorch.optim.SGD, momentum=0.9)
     return trainer(model, options_for((), accumulation), optimizer), (rows, rows)

@@ -1,4 +1,4 @@
-"""Speeds that the model of time predicts, beside published ones; see `fidelity.py`."""
+"""Compares speeds that the time model predicts with published speeds; see `fidelity.py`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from poptorch_emu.plan.time.time_plan import TimePlan
 
 @dataclass(frozen=True)
 class Captured:
-    """A row whose model was traced once, to be timed under several numbers."""
+    """A row whose model was traced once, so that several sets of constants can be compared."""
 
     row: TimeRow
     request: Request
     inventory: Inventory
 
     def plan(self, numbers: TimeNumbers = NUMBERS) -> TimePlan:
-        """Returns how long a call takes."""
+        """Returns the time plan of a call."""
         system = system_of(self.row.system)
         return time_of(self.request, self.inventory, system, self.row.host, numbers)
 
     def predicted(self, numbers: TimeNumbers = NUMBERS) -> float:
-        """Returns what was published, as predicted; a throughput even where it is rough."""
-        if self.row.is_cycles:  # Of a simulator of the chip, which knows no host.
+        """Returns the prediction of the published quantity; a throughput even if it is rough."""
+        if self.row.is_cycles:  # From a simulator of the chip, without a host.
             numbers = replace(numbers, host_sync_seconds=0.0)
         plan = self.plan(numbers)
         if self.row.is_cycles:
@@ -39,7 +39,7 @@ class Captured:
         return plan.samples_per_step / plan.step_seconds * self.row.items_per_row
 
     def error(self, numbers: TimeNumbers = NUMBERS) -> float:
-        """Returns by which part the prediction is too high, both rounded as the files have them."""
+        """Returns the prediction's relative error, from values rounded as in the files."""
         return round(self.predicted(numbers)) / round(self.row.published) - 1
 
     def figures(self) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""How long `import poptorch_emu` takes where PyTorch has been imported.
+"""Measures `import poptorch_emu` after PyTorch has been imported.
 
-Each line is a process of its own. The package has to have its bytecode, as after a first import.
+Each line comes from its own process. The package must have its bytecode, as after a first import.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ print(time.perf_counter() - start)
 
 
 def seconds() -> float:
-    """Returns what the import takes in a new process."""
+    """Returns the time of the import in a new process, in seconds."""
     done = subprocess.run([sys.executable, "-c", _CODE], stdout=subprocess.PIPE, check=True)
     return float(done.stdout)
 
 
 def main() -> None:
-    """Prints median and range of several processes, after one that is not counted."""
+    """Prints median and range over several processes, after one warm-up."""
     seconds()
     found = sorted(seconds() for _ in range(_ROUNDS))
     print(f"{statistics.median(found):.2f} s, between {found[0]:.2f} and {found[-1]:.2f} s")

@@ -1,8 +1,8 @@
-"""Keras's `fit` on virtual IPUs over eager Keras, and over the same model written for PopTorch.
+"""Compares Keras's `fit` on virtual IPUs with eager Keras and with the same model in PopTorch.
 
 All candidates train the same networks on the same batches, in one process and in turns: eager
 Keras, `fit` with 1 and 16 steps per execution, and the wrapped PyTorch model with 16 device
-iterations in a loop that computes the accuracy as Keras's metric does. Each turn is one epoch; the
+iterations in a loop that computes the accuracy as Keras's metric does. Each turn is one epoch. The
 table has medians, and the medians of the ratios within a turn. Run it on a quiet machine.
 """
 
@@ -60,7 +60,7 @@ def keras_cnn() -> keras.Model:
 
 
 def torch_mlp() -> nn.Module:
-    """Returns the same for PyTorch."""
+    """Returns the same layers as `keras_mlp` in PyTorch."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(SIDE * SIDE, WIDTH),
@@ -72,7 +72,7 @@ def torch_mlp() -> nn.Module:
 
 
 def torch_cnn() -> nn.Module:
-    """Returns the same for PyTorch."""
+    """Returns the same layers as `keras_cnn` in PyTorch."""
     return nn.Sequential(
         nn.Conv2d(1, FILTERS, 3),
         nn.ReLU(),
@@ -102,7 +102,7 @@ class WithLoss(nn.Module):
 
 
 def keras_epoch(model: keras.Model, steps: int, x: np.ndarray, labels: np.ndarray) -> Epoch:
-    """Returns an epoch of `fit`."""
+    """Returns a function that runs an epoch of `fit`."""
     model.compile(
         keras.optimizers.SGD(RATE, momentum=MOMENTUM),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -113,7 +113,7 @@ def keras_epoch(model: keras.Model, steps: int, x: np.ndarray, labels: np.ndarra
 
 
 def poptorch_epoch(network: nn.Module, x: np.ndarray, labels: np.ndarray) -> Epoch:
-    """Returns an epoch over shuffled rows."""
+    """Returns a function that runs an epoch over shuffled rows."""
     options = poptorch.Options().deviceIterations(STEPS).showCompilationProgressBar(False)
     options.outputMode(poptorch.OutputMode.All)
     optimizer = poptorch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -135,7 +135,7 @@ def poptorch_epoch(network: nn.Module, x: np.ndarray, labels: np.ndarray) -> Epo
 
 
 def candidates(name: str, batches: int) -> dict[str, Epoch]:
-    """Returns an epoch of each candidate by its name."""
+    """Returns the epoch function of each candidate, by its name."""
     generator = np.random.default_rng(0)
     x = generator.random((batches * ROWS, SIDE, SIDE, 1), dtype=np.float32)
     labels = generator.integers(CLASSES, size=len(x))
@@ -171,7 +171,7 @@ def _ratio(mine: list[float], theirs: list[float]) -> str:
 
 
 def main() -> None:
-    """Prints a table in Markdown: milliseconds a batch, and ratios of them."""
+    """Prints a table in Markdown: milliseconds per batch, and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--batches", type=int, default=128, help="of 32 rows in an epoch")

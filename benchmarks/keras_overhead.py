@@ -1,9 +1,9 @@
-"""A loop of `IPUStrategy.run` over the same model written for PopTorch, with as many iterations.
+"""Compares a loop of `IPUStrategy.run` with the same model in PopTorch, with equal iterations.
 
 All candidates train the same networks on the same batches, in one process; the loop and each other
-one take turns. The loop takes elements of a `tf.data` iterator, and sends each loss to a queue that
-is read afterwards. For PopTorch one call makes all iterations; it is given tensors that are in
-memory, or those of `poptorch.DataLoader`. The table has medians of wall and CPU time, and the
+candidate take turns. The loop reads elements from a `tf.data` iterator, and sends each loss to a
+queue that is read afterwards. In PopTorch one call runs all iterations, with tensors in memory or
+with those of `poptorch.DataLoader`. The table has medians of wall-clock and CPU time, and the
 medians of the ratios within a turn. Run it on a quiet machine. `--csv results/measurements.csv`
 records the run.
 """
@@ -34,12 +34,12 @@ from poptorch_emu import emulator
 from poptorch_emu.keras import ipu
 
 ROWS, CLASSES, RATE, MOMENTUM = 32, 10, 0.01, 0.9
-# Numbers of a sample, and of each hidden layer.
+# Numbers in a sample, and in each hidden layer.
 MODELS = {"small mlp": (64, 64), "mlp": (784, 128)}
 LOOP, TENSORS, LOADER = "loop", "PopTorch, tensors", "PopTorch, loader"
 
 Run = Callable[[], object]
-Seconds = tuple[float, float]  # Of the wall clock, and of all cores.
+Seconds = tuple[float, float]  # wall-clock time, and CPU time of all cores
 
 
 class Network(nn.Module):
@@ -61,7 +61,7 @@ class Network(nn.Module):
 
 
 def loop_of_run(inputs: int, width: int, x: np.ndarray, labels: np.ndarray) -> Run:
-    """Returns a run of a loop over all batches."""
+    """Returns a function that runs a loop over all batches."""
     config = ipu.config.IPUConfig()
     config.auto_select_ipus = 1
     config.configure_ipu_system()
@@ -108,7 +108,7 @@ def wrapped(inputs: int, width: int, options: poptorch.Options) -> poptorch.Popl
 
 
 def candidates(name: str, count: int) -> dict[str, Run]:
-    """Returns a run of so many iterations for each candidate."""
+    """Returns for each candidate a function that runs `count` iterations."""
     inputs, width = MODELS[name]
     generator = np.random.default_rng(0)
     x = generator.random((count * ROWS, inputs), dtype=np.float32)
@@ -126,7 +126,7 @@ def candidates(name: str, count: int) -> dict[str, Run]:
 
 
 def measure(runs: Mapping[str, Run], rounds: int) -> dict[str, list[Seconds]]:
-    """Returns what each turn of each candidate took."""
+    """Returns wall-clock and CPU time of each turn of each candidate."""
     for run in runs.values():
         run()
     taken: dict[str, list[Seconds]] = {candidate: [] for candidate in runs}
@@ -140,13 +140,13 @@ def measure(runs: Mapping[str, Run], rounds: int) -> dict[str, list[Seconds]]:
 
 
 def quantities(taken: Mapping[str, list[Seconds]], count: int) -> list[tuple[str, str, float]]:
-    """Returns the figures of the loop and another candidate: what, in which unit, how much."""
+    """Returns the figures of the loop and another candidate as (quantity, unit, value)."""
     found = []
     for index, kind in enumerate(("time", "CPU time")):
         of_each = {name: [turn[index] for turn in turns] for name, turns in taken.items()}
         for name, turns in of_each.items():
             if name == LOOP and LOADER in of_each:
-                continue  # It stands beside the other candidate already.
+                continue  # The other candidate's line has it already.
             microseconds = statistics.median(turns) / count * 1e6
             found.append((f"{name}, {kind}", "us of an iteration", microseconds))
         (mine, theirs), other = of_each.values(), list(of_each)[-1]
@@ -156,20 +156,20 @@ def quantities(taken: Mapping[str, list[Seconds]], count: int) -> list[tuple[str
 
 
 def main() -> None:
-    """Prints a table in Markdown, a line for each figure."""
+    """Prints a table in Markdown, one line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--iterations", type=int, default=1000, help="of a batch of 32 rows")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--csv", type=Path, help="append the figures to this file")
     args = parser.parse_args()
-    emulator.install()  # Leaves the engine its cores.
+    emulator.install()  # The engine keeps its cores.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     print("| model | figure | unit | |\n|---|---|---|---:|")
     rows = []
     for name in args.models:
         runs = candidates(name, args.iterations)
-        # Apart: who runs after the loader finds the caches full of samples.
+        # Each one has turns of its own, because the loader leaves the caches full of samples.
         for other in (TENSORS, LOADER):
             pair = {each: runs[each] for each in (LOOP, other)}
             for quantity, unit, value in quantities(measure(pair, args.rounds), args.iterations):

@@ -1,7 +1,7 @@
-"""Resident memory of a pipelined transformer against what its own memory plan says.
+"""Compares the resident memory of a pipelined transformer with its memory plan.
 
-Measured is by how much the process grows over its size without a device: variables, accumulators,
-stashes and workspace, at the peak of some calls of training. Linux only.
+The measured value is the growth of the process over its size without a device: variables,
+accumulators, stashes and workspace, at the peak of several training calls. Linux only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Transformer(nn.Module):
 
 
 def resident_mib(field: str) -> float:
-    """Returns `VmRSS` (now) or `VmHWM` (the peak) of this process."""
+    """Returns `VmRSS` (current) or `VmHWM` (peak) of this process, in MiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) / 1024
@@ -52,17 +52,17 @@ def resident_mib(field: str) -> float:
 
 
 def settle() -> None:
-    """Gives back what is free, so that only what is held counts from now on."""
+    """Releases free memory and resets the peak, so that only held memory counts from now on."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def train(num_layers: int, width: int, sequence: int, rows: int, recomputation: int | None):
-    """Returns a compiled training model without a device, and a batch for a call of it."""
+    """Returns a compiled training model without a device, and a batch for one call."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Training.gradientAccumulation(2 * NUM_STAGES)
-    # The plan is the machine's, which recomputes.
+    # The plan is that of the machine, which recomputes.
     emulator.set_recomputation(options, "executed")
     if recomputation is not None:
         options._Popart.set("autoRecomputation", recomputation)
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--recomputation", type=int, choices=range(5))
     args = parser.parse_args()
 
-    # A small model first: the pages of code that kernels need are no memory of the model.
+    # A small model runs first, because the code pages of kernels are no memory of the model.
     small, batch = train(NUM_STAGES, 64, args.sequence, 1, args.recomputation)
     small(*batch)
     small.destroy()

@@ -1,4 +1,4 @@
-"""The models that are timed; each returns (output, loss) for (inputs, labels)."""
+"""The models of the speed benchmarks; each returns (output, loss) for (inputs, labels)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Case:
     """One model with its batching.
 
     Attributes:
-        make: makes the model.
-        batch: makes inputs and labels of a number of rows.
-        rows: rows of a micro-batch.
-        accumulation: micro-batches of an update.
-        iterations: updates of a call, or micro-batches in inference.
-        make_optimizer: makes the optimiser of some parameters; `None` for inference.
-        mixes_rows: whether a layer's result for a row depends on the others of its micro-batch.
+        make: function that returns the model.
+        batch: function that returns inputs and labels for a number of rows.
+        rows: number of rows in a micro-batch.
+        accumulation: number of micro-batches in an update.
+        iterations: number of updates in a call; in inference, number of micro-batches.
+        make_optimizer: function that returns the optimiser of parameters; `None` for inference.
+        mixes_rows: whether a layer's result for a row depends on other rows of its micro-batch.
     """
 
     make: Callable[[], nn.Module]
@@ -37,16 +37,16 @@ class Case:
 
     @property
     def is_plain_sgd(self) -> bool:
-        """Whether an update leaves rows alone whose gradients are zero."""
+        """Whether an update does not change rows whose gradients are zero."""
         return self.make_optimizer is _SGD
 
     @property
     def samples(self) -> int:
-        """Rows of a call."""
+        """Number of rows in a call."""
         return self.rows * self.accumulation * self.iterations
 
     def in_half(self) -> Case:
-        """Returns the same with float16 weights and inputs."""
+        """Returns the same case with float16 weights and inputs."""
 
         def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
             inputs, labels = self.batch(rows)
@@ -56,7 +56,7 @@ class Case:
 
 
 class Staged(nn.Module):
-    """Runs its parts, each on the IPU of the same number in `ipus`, and then a loss."""
+    """Runs its parts, each on the IPU given in `ipus`, and then a loss."""
 
     def __init__(self, parts: list[nn.Module], ipus: list[int]) -> None:
         super().__init__()
@@ -88,14 +88,14 @@ class Mean(nn.Module):
 
 
 class Classes(nn.Module):
-    """Brings the classes of each position to where the cross entropy wants them."""
+    """Moves the classes of each position to the dimension that the cross entropy expects."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(1, 2)
 
 
 class Residual(nn.Module):
-    """Two convolutions with batch norm, and the way around them."""
+    """Two convolutions with batch norm, and a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Residual(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions with batch norm, the middle one narrow, and the way around them."""
+    """Three convolutions with batch norm, the middle one narrow, and a residual connection."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def _mlp() -> nn.Module:
 
 
 def _encoder(width: int, num_layers: int, num_stages: int, vocabulary: int = 0) -> nn.Module:
-    """Returns encoder layers in equal stages with a head, and an embedding if asked."""
+    """Returns encoder layers in equal stages with a head, and an embedding if requested."""
     layers = [
         nn.TransformerEncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True)
         for _ in range(num_layers)

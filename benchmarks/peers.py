@@ -1,9 +1,9 @@
-"""The tuned peers of `speed.py`: what an expert would write for the same work on a processor.
+"""The tuned peers of `speed.py`: code that an expert would write for the same work on a CPU.
 
-An expert joins the micro-batches of one update, or of a whole call in inference, where no layer
-mixes rows: the gradient of the mean is the same. Optimisers are fused, gradients of embeddings
-sparse where the optimiser's rule allows it. All weights after an update are those of the plain
-loop, but for the order of sums.
+If no layer mixes rows, an expert joins the micro-batches of one update, or of a whole call in
+inference, because the gradient of the mean is the same. Optimisers are fused, and gradients of
+embeddings are sparse if the optimiser's rule allows it. After an update all weights equal those of
+the plain loop, except for the order of sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 
 Step = Callable[[], object]
 
-# Peers that only infer, and the packages that they need.
+# Peers for inference only, with the packages that they need.
 FOR_INFERENCE = {
     "openvino": ("openvino", "onnx", "onnxscript"),
     "onnxruntime": ("onnxruntime", "onnx", "onnxscript"),
@@ -31,9 +31,9 @@ FOR_INFERENCE = {
 
 
 def expert_step(case: Case, is_compiled: bool = False) -> Step:
-    """Returns the step in plain PyTorch, or with all of it under `torch.compile`."""
+    """Returns the step in plain PyTorch, or wholly under `torch.compile`."""
     if is_compiled:
-        # Inductor's own wrapper in C++ takes less time between its kernels than that in Python.
+        # Inductor's C++ wrapper needs less time between its kernels than its Python wrapper.
         torch._inductor.config.cpp_wrapper = True
         torch._inductor.config.freezing = case.make_optimizer is None
     model, batches = case.make(), _joined(case)
@@ -56,7 +56,7 @@ def expert_step(case: Case, is_compiled: bool = False) -> Step:
 
 
 def _joined(case: Case) -> list[tuple[torch.Tensor, ...]]:
-    """Returns the batches of a call, as large as they may be without another result."""
+    """Returns the batches of a call, as large as possible without changing a result."""
     rows = case.rows
     if case.make_optimizer is None:
         rows = case.samples
@@ -67,7 +67,7 @@ def _joined(case: Case) -> list[tuple[torch.Tensor, ...]]:
 
 
 def _optimizers(case: Case, model: nn.Module, has_sparse: bool) -> list[torch.optim.Optimizer]:
-    """Returns fused optimisers; that of embeddings takes sparse gradients where it can."""
+    """Returns fused optimisers; the one for embeddings accepts sparse gradients if possible."""
     assert case.make_optimizer is not None
     tables = [layer for layer in model.modules() if isinstance(layer, nn.Embedding)]
     if not has_sparse or not tables or not case.is_plain_sgd:
@@ -91,7 +91,7 @@ def _inference(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], compil
 
 
 def openvino_step(case: Case) -> Step:
-    """Returns inference of the whole call by OpenVINO, in float32 whatever the processor has."""
+    """Returns inference of the whole call by OpenVINO, in float32 on every processor."""
     import openvino
 
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -116,7 +116,7 @@ def onnxruntime_step(case: Case) -> Step:
 
 @contextmanager
 def _exported(case: Case) -> Iterator[tuple[Path, list[np.ndarray]]]:
-    """Writes the model as ONNX for one batch of all rows of a call; yields it and the inputs."""
+    """Writes the model as ONNX for one batch of all rows of a call; yields its path and inputs."""
     model, batch = case.make().eval(), case.batch(case.samples)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +126,6 @@ def _exported(case: Case) -> Iterator[tuple[Path, list[np.ndarray]]]:
 
 
 def lacks(candidate: str) -> str:
-    """Returns the packages that a peer needs and that are not installed, or nothing."""
+    """Returns the missing packages of a peer, or an empty text."""
     names = FOR_INFERENCE.get(candidate, ())
     return ", ".join(name for name in names if importlib.util.find_spec(name) is None)

@@ -1,4 +1,4 @@
-"""Several processes: the ring beside Gloo's all-reduce, and training beside one process.
+"""Measures several processes: the ring against Gloo's all-reduce, and training against one process.
 
 Usage: python benchmarks/processes.py [ring] [share] [train]. Figures are ratios of one run; all
 processes share this host.
@@ -21,7 +21,7 @@ REPEATS = 7
 
 
 def median_seconds(work: object) -> float:
-    """Returns the median of some runs, all processes beginning together."""
+    """Returns the median time of several runs in seconds; all processes start together."""
     times = []
     for _ in range(REPEATS):
         dist.barrier()
@@ -47,7 +47,7 @@ def ring_beside_gloo(index: int) -> None:
 
 
 def share_of_exchange(index: int) -> None:
-    """Prints the part of a step's time in which the engine exchanges gradients."""
+    """Prints the share of a step's time in which the engine exchanges gradients."""
     import poptorch_emu as poptorch
 
     class Model(torch.nn.Module):

@@ -1,7 +1,7 @@
-"""Kernels of products with PyTorch's own product, on one core: the figures behind the table.
+"""Compares kernels for matrix products with PyTorch's own product on one core.
 
-`poptorch_emu/engine/product_kernels.py` chooses by such figures. Kernels take turns, and the best
-of many turns counts, in CPU time. A kernel that cannot make a product is left out.
+`poptorch_emu/engine/product_kernels.py` is based on these figures. Kernels take turns, and the best
+CPU time of many turns counts. A kernel that does not support a product is left out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SIZES = (
     *((8, 64, 64), (32, 128, 128), (64, 256, 256), (256, 128, 128), (256, 256, 256)),
     *((256, 512, 512), (256, 512, 2048), (256, 2048, 512), (1024, 256, 1024)),
 )
-Made = tuple[str, str, Callable[[], object]]  # Kernel, packing, and what is timed.
+Made = tuple[str, str, Callable[[], object]]  # kernel, packing, and timed function
 
 
 def layers(rows: int, inputs: int, outputs: int) -> Iterator[Made]:
-    """Yields what makes a linear layer, PyTorch's first."""
+    """Yields implementations of a linear layer, PyTorch's first."""
     x, bias = torch.randn(rows, inputs), torch.randn(outputs)
     weight = torch.randn(outputs, inputs)
     yield "library", "none", lambda: F.linear(x, weight, bias)
@@ -44,7 +44,7 @@ def layers(rows: int, inputs: int, outputs: int) -> Iterator[Made]:
 
 
 def products(left: torch.Tensor, right: torch.Tensor) -> Iterator[Made]:
-    """Yields what makes a product, PyTorch's first."""
+    """Yields implementations of a product, PyTorch's first."""
     yield "library", "none", lambda: left @ right
     for kernel in (Kernel.SMALL, Kernel.PANELS):
         is_whole = kernel is Kernel.PANELS or right.shape[1] % 16 == 0
@@ -64,7 +64,7 @@ ROLES = {
 
 
 def best_seconds(runs: list[Callable[[], object]], seconds: float) -> list[float]:
-    """Returns the shortest CPU time of a call of each, which take turns for so long."""
+    """Returns the shortest CPU time of each function; they take turns for `seconds`."""
     best = [float("inf")] * len(runs)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -76,7 +76,7 @@ def best_seconds(runs: list[Callable[[], object]], seconds: float) -> list[float
 
 
 def measure(role: str, sizes: tuple[int, int, int], seconds: float) -> list[dict[str, object]]:
-    """Prints the speed of each kernel over PyTorch's own product, and returns rows of results."""
+    """Prints each kernel's speed relative to PyTorch's product, and returns rows of results."""
     made = list(ROLES[role](*sizes))
     library, *others = best_seconds([run for _, _, run in made], seconds)
     rows, inputs, outputs = sizes

@@ -1,13 +1,13 @@
-"""What `enableProfiling` costs: calls with it beside calls without it, of one model in turns.
+"""Measures the cost of `enableProfiling`: calls of one model with and without it, in turns.
 
-A process of its own for each would tell nothing: from one to the next the same calls differ by more
-than profiling costs. Two ways to tell:
+Both kinds of calls run in one process, because the times of the same calls differ more between
+processes than profiling costs. Two figures measure the cost:
 
-- ratio: time of a call with profiling over that without, by the clock of the processors and by that
-  of the wall. Where other programs run, only many turns tell a percent.
-- sum: what profiling does is timed by itself, and compared with the processors' time of a call: the
-  thread that writes, what each call hands over, and the engine's two looks at the clock and one
-  row for each event.
+- ratio: time of a call with profiling, divided by the time without it, for CPU and wall-clock
+  time. If other programs run, only many turns can resolve a percent.
+- sum: the work of profiling is timed separately and compared with the CPU time of a call: the
+  thread that writes, the data that each call hands over, and for each event two clock reads and
+  one row in the engine.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from models import CASES
 
 import poptorch_emu as poptorch
 
-# Calls that run before any is timed, so that those that are kept whole are over.
+# Calls before the timed ones, so that the first calls, which are recorded whole, are over.
 _WARM_UP = 60
-# Assumed of one event in the engine: a lock, two looks at the clock (40 ns each) and 64 bytes.
+# Assumed time of one event in the engine: a lock, two clock reads (40 ns each) and 64 bytes.
 _SECONDS_OF_AN_EVENT = 0.15e-6
 
 Clocks = tuple[float, float]
 
 
 def profiled(name: str, folder: str) -> tuple[poptorch.PoplarExecutor, tuple[torch.Tensor, ...]]:
-    """Returns a model that is being profiled, and what it is called with."""
+    """Returns a model with profiling, and the arguments of its call."""
     torch.manual_seed(0)
     case = CASES[name]
     options = poptorch.Options().deviceIterations(case.iterations).enableProfiling(folder)
@@ -45,7 +45,7 @@ def profiled(name: str, folder: str) -> tuple[poptorch.PoplarExecutor, tuple[tor
 
 
 def clocks(call: Callable[[], object], num_calls: int) -> Clocks:
-    """Returns the seconds of a call by the processors' clock and by that of the wall."""
+    """Returns CPU and wall-clock time of a call, in seconds."""
     start, processors = time.perf_counter(), time.process_time()
     for _ in range(num_calls):
         call()

@@ -1,6 +1,6 @@
-"""Appends the rows of a run to a CSV file of `results/`, with what was measured, where and when.
+"""Appends the rows of a run to a CSV file of `results/`, with workload, machine and date.
 
-The tables of docs/performance.md are made from these files: `make docs`.
+`make docs` generates the tables of docs/performance.md from these files.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _VECTORS = {"AVX512": "AVX-512"}
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Appends rows to a CSV file that has a header; figures that a row lacks stay empty.
+    """Appends rows to a CSV file with a header; figures that a row lacks stay empty.
 
     Raises:
-        ValueError: the file lacks a column of a row.
+        ValueError: a row has a column that the file lacks.
     """
     with path.open(newline="", encoding="utf-8") as file:
         header = next(csv.reader(file))
@@ -39,7 +39,7 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _text(value: object) -> str:
-    """Returns a figure with four digits at least, nothing for nan, and anything else as it is."""
+    """Returns a number with at least four digits, "" for nan, and other values as text."""
     if not isinstance(value, float):
         return str(value)
     if math.isnan(value):
@@ -62,7 +62,7 @@ def _circumstances() -> dict[str, str]:
 
 
 def _machine() -> str:
-    """Returns the maker of the processor and the vectors that PyTorch's kernels use on it."""
+    """Returns the processor's vendor and the vector width that PyTorch's kernels use on it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     vendors = [line.rpartition(" ")[2] for line in lines if line.startswith("vendor_id")]

@@ -1,11 +1,11 @@
 """Throughput and CPU time against plain loops and the tuned peers of `peers.py`, in turns.
 
-Every candidate does the same updates on the same samples. The headline is the ratio to the fastest
-of all others. A process warms up and reports the
-medians of several calls; rounds of processes take turns, and the table shows medians of the ratios
-of each round. Run it on a quiet machine: eager PyTorch on several threads collapses beside any
-other work, which makes the ratios too good. The CPU time of a sample hardly depends on other work;
-it is compared with eager PyTorch on one thread. `--csv results/speed.csv` records the run.
+Every candidate does the same updates on the same samples. The main figure is the ratio to the
+fastest of all other candidates. A process warms up and reports the medians of several calls. Rounds
+of processes take turns, and the table shows medians over the ratios of each round. Run it on a
+quiet machine: eager PyTorch on several threads slows down greatly next to other work, which makes
+the ratios too good. The CPU time of a sample hardly depends on other work; it is compared with
+eager PyTorch on one thread. `--csv results/speed.csv` records the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from models import CASES, Case
 
 import poptorch_emu as poptorch
 
-# Each candidate with the word for it in the columns of the CSV file.
+# Each candidate with its name in the columns of the CSV file.
 WORDS = {
     "poptorch_emu": "poptorch_emu",
     "eager": "eager",
@@ -38,13 +38,13 @@ WORDS = {
 }
 CANDIDATES = tuple(WORDS)
 PEERS = tuple(name for name in CANDIDATES[1:] if name != "eager, 1 thread")
-# Their ratios are those of what a call costs in Python, more than of computing.
+# Workloads whose ratios depend on the Python overhead of a call more than on computing.
 SMALL = ("mlp", "embedding")
-Measured = tuple[float, float]  # Samples a second, CPU milliseconds a sample.
+Measured = tuple[float, float]  # samples per second, CPU milliseconds per sample
 
 
 def emulated_step(case: Case) -> Callable[[], object]:
-    """Returns one call on virtual IPUs."""
+    """Returns a function that runs one call on virtual IPUs."""
     options = poptorch.Options()
     options.deviceIterations(case.iterations)
     options.showCompilationProgressBar(False)
@@ -59,7 +59,7 @@ def emulated_step(case: Case) -> Callable[[], object]:
 
 
 def plain_step(case: Case, is_compiled: bool) -> Callable[[], object]:
-    """Returns the plain PyTorch loop of the same work."""
+    """Returns a function that runs the plain PyTorch loop for the same work."""
     model, batch = case.make(), case.batch(case.samples)
     micro_batches = list(zip(*(tensor.split(case.rows) for tensor in batch), strict=True))
     make_optimizer = case.make_optimizer
@@ -87,7 +87,7 @@ def plain_step(case: Case, is_compiled: bool) -> Callable[[], object]:
 
 
 def step_of(case: Case, candidate: str) -> Callable[[], object]:
-    """Returns one call of a candidate."""
+    """Returns a function that runs one call of a candidate."""
     match candidate:
         case "poptorch_emu":
             return emulated_step(case)
@@ -101,7 +101,7 @@ def step_of(case: Case, candidate: str) -> Callable[[], object]:
 
 
 def measure(name: str, candidate: str, seconds: float, in_half: bool) -> Measured:
-    """Returns the medians over the calls of `seconds`."""
+    """Returns the medians over the calls within `seconds`."""
     case = CASES[name].in_half() if in_half else CASES[name]
     torch.manual_seed(0)
     if candidate == "eager, 1 thread":
@@ -120,7 +120,7 @@ def measure(name: str, candidate: str, seconds: float, in_half: bool) -> Measure
 
 
 def run_process(name: str, candidate: str, options: list[str]) -> Measured | None:
-    """Measures in a process of its own; `None` when the candidate fails."""
+    """Measures in a separate process; returns `None` if the candidate fails."""
     command = [sys.executable, __file__, "--measure", name, candidate, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -159,7 +159,7 @@ def compare(name: str, rounds: int, candidates: list[str], options: list[str]) -
     return figures
 
 
-# The columns of the table that is printed, and the form of their figures.
+# The columns of the printed table, with the format of their figures.
 COLUMNS = {
     "poptorch_emu_samples_per_second": ",.0f",
     **{f"vs_{WORDS[peer]}": ".2f" for peer in PEERS},
@@ -179,7 +179,7 @@ def _cells(figures: dict[str, object]) -> list[str]:
 
 
 def print_means(rows: dict[str, dict[str, object]]) -> None:
-    """Prints the geometric means of the ratios to each peer and to the best."""
+    """Prints the geometric means of the ratios to each peer and to the best one."""
     for peer in (*PEERS, "best"):
         column = f"vs_{WORDS.get(peer, peer)}"
         for title, left_out in (("all", ()), ("without MLP and embedding", SMALL)):

@@ -1,7 +1,8 @@
-"""Makes the models behind published speeds that have settings of their own, and their inputs.
+"""Builds models and inputs for published speeds that have settings of their own.
 
-Those that `fidelity_rows.py` makes serve for time, too. What the sources leave open is marked
-`assumed`. Everything is built on the meta device: no row needs memory or runs a step.
+The models of `fidelity_rows.py` are also used for time. Settings that a source leaves open are
+marked `assumed`. Everything is built on the meta device, so that no row needs memory or runs a
+step.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import poptorch_emu as poptorch
 def on_a_card(
     model: nn.Module, *batch: torch.Tensor, is_overlapped: bool, has_blocks: bool = False
 ) -> Built:
-    """Returns 128 micro-batches a call, given one.
+    """Returns an inference model with 128 micro-batches in a call, made from one micro-batch.
 
     Args:
-        model: in float32.
-        batch: its inputs.
-        is_overlapped: whether inputs and outputs cross on 64 tiles for I/O. This and the number of
-            micro-batches are published for C30, and assumed for the others.
-        has_blocks: whether the model names the blocks of its own.
+        model: model in float32.
+        batch: inputs of one micro-batch.
+        is_overlapped: whether inputs and outputs are transferred on 64 I/O tiles during compute.
+            This and the number of micro-batches are published for C30, and assumed for others.
+        has_blocks: whether the model names its own blocks.
     """
     options = options_for().deviceIterations(128)
     options.Precision.setPartialsType(torch.half)
@@ -42,7 +43,7 @@ def on_a_card(
 
 
 class Overlapped(nn.Module):
-    """A net whose inputs and output cross while it computes."""
+    """A net whose inputs and output are transferred while it computes."""
 
     def __init__(self, body: nn.Module, has_blocks: bool) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Overlapped(nn.Module):
 
 
 def resnet_inference(rows: int, is_overlapped: bool = True) -> Built:
-    """Returns ResNet-50 as an ONNX runtime has it, input in float16 (assumed)."""
+    """Returns ResNet-50 as in an ONNX runtime, with float16 input (assumed)."""
     images = torch.zeros(rows, 3, 224, 224, dtype=torch.half)
     return on_a_card(ResNet50(), images, is_overlapped=is_overlapped)
 
@@ -97,7 +98,7 @@ def bert_base(is_overlapped: bool = True) -> Built:
 
 
 def efficient_net() -> Built:
-    """Returns images of 380 x 380, and the split at the 10th block of 34 (both assumed)."""
+    """Returns EfficientNet-B4 for 380 x 380 images, split at block 10 of 34 (both assumed)."""
     accumulation, replicas, rows = 32, 8, 4
     options = options_for((0.10, 0.10), accumulation, replicas, SHARDED)
     rows *= accumulation * replicas
@@ -107,7 +108,7 @@ def efficient_net() -> Built:
 
 
 def speech(replicas: int) -> Built:
-    """Returns pipelines of 4 IPUs with micro-batches of 4 rows (assumed)."""
+    """Returns pipelines on 4 IPUs with micro-batches of 4 rows (assumed)."""
     accumulation = 16_128 // (4 * replicas)
     rows = 4 * accumulation * replicas
     options = options_for((), accumulation, replicas, SHARDED)
@@ -116,7 +117,7 @@ def speech(replicas: int) -> Built:
 
 
 def entities() -> Built:
-    """Returns four shards, each of which has entities of its own."""
+    """Returns four shards of a knowledge graph, each with its own entities."""
     num_shards = 4
     options = options_for(accumulation=6, replicas=num_shards).deviceIterations(8)
     rows = 240 * 6 * 8 * num_shards
@@ -128,7 +129,7 @@ def entities() -> Built:
 
 
 def fine_tuned_vit() -> Built:
-    """Returns ViT-Base in float32, since the source says nothing of another type."""
+    """Returns ViT-Base in float32, because the source names no other type."""
     model = Vit(Shape(768, 12, 197, (3, 3, 3, 3), has_norm_first=True), 1000)
     batch = torch.zeros(128, 3, 224, 224), torch.zeros(128, 1000)
     return trainer(model, options_for(accumulation=128), poptorch.optim.AdamW), batch

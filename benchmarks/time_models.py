@@ -1,4 +1,4 @@
-"""Further models behind published speeds; those of `fidelity_models.py` serve for time, too."""
+"""Further models behind published speeds; the models of `fidelity_models.py` are used, too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoadingTutorial(nn.Module):
 
 
 class PipelinedMnist(nn.Module):
-    """Two convolutions and two linear layers, each on an IPU."""
+    """Two convolutions and two linear layers, each on its own IPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class PipelinedMnist(nn.Module):
 
 
 class Dlrm(nn.Module):
-    """Sparse features of four chunks from one table, products of all pairs, two perceptrons."""
+    """DLRM: sparse features of four chunks from one table, pairwise products, two perceptrons."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks behind published speeds that are families of their own: images, speech, entities."""
+"""Networks behind published speeds for images, speech and entities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _rounded(channels: float) -> int:
 
 
 class _Inverted(nn.Module):
-    """Widen, convolve in groups, weigh the channels, narrow; with a way around it."""
+    """Widens, convolves in groups, weights channels and narrows, with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, kernel: int, factor: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Conformer(nn.Module):
 
 
 class _DecoderLayer(Layer):
-    """A layer that also attends to what was heard."""
+    """A layer that also attends to the encoder's output."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -179,9 +179,9 @@ class Speech(nn.Module):
 
 
 class Entities(nn.Module):
-    """Shards of a knowledge graph, one on each replica: distances of rotated entities.
+    """Shards of a knowledge graph, one on each replica, scored by distances of rotated entities.
 
-    Each has one negative for each shard; shards send each other the entities that they look up.
+    Each row has one negative from each shard; shards exchange the entities that they look up.
     """
 
     def __init__(self, num_entities: int, width: int, num_shards: int) -> None:
@@ -203,7 +203,7 @@ class Entities(nn.Module):
 
 
 class Clip(nn.Module):
-    """An encoder of images in 49 patches and one of 77 words, and how well they go together."""
+    """An encoder of 49 image patches, an encoder of 77 words, and the similarity of each pair."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The settings behind published speeds, to compare a prediction with.
+"""The settings behind published speeds.
 
-Where the figures come from is told in `docs/fidelity.md`. `time_builders.py` and `fidelity_rows.py`
-make the models; what the sources leave open is marked `assumed` there, and `OTHER_SETTINGS` says
-what else could be assumed.
+`docs/fidelity.md` lists the sources of the figures. `time_builders.py` and `fidelity_rows.py` build
+the models and mark settings that the sources leave open as `assumed`. `OTHER_SETTINGS` lists other
+possible assumptions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from poptorch_emu.plan.time.time_plan import HostWork
 
 
 class Kind(Enum):
-    """What decides the time of a row."""
+    """Group of rows whose time depends on the same parts of the model."""
 
     LARGE = "large training"
     POD64 = "training on 64 IPUs"
@@ -58,15 +58,15 @@ class TimeRow:
     """One published speed.
 
     Attributes:
-        what: one line for people.
-        kind: of the row.
-        family: of models, for leaving one out of a fit.
-        build: makes the wrapped model and the arguments of a call.
-        system: that the figure is of.
-        published: items each second; or cycles of a call, if `is_cycles`.
-        items_per_row: what is counted: sequences that were packed into one row.
-        is_goal: whether the row is one of those that must be met.
-        host: what the host was published to do meanwhile.
+        what: description in one line.
+        kind: kind of the row.
+        family: family of models, which a fit can leave out.
+        build: function that returns the wrapped model and the arguments of a call.
+        system: system on which the figure was measured.
+        published: items per second; or cycles of a call, if `is_cycles`.
+        items_per_row: items that are packed into one row, for example sequences.
+        is_goal: whether the prediction must be close to the published figure.
+        host: work that the host was published to do at the same time.
     """
 
     name: str
@@ -84,14 +84,14 @@ class TimeRow:
 
 @dataclass(frozen=True)
 class OtherSetting:
-    """A row with another choice of what its source leaves open.
+    """A row with another choice of a setting that its source leaves open.
 
     Attributes:
-        taken: what the row has.
-        otherwise: what it could have.
-        row: with that.
-        before: its error in percent by the model before this one, where the setting was changed
-            together with the model.
+        taken: setting of the row.
+        otherwise: other possible setting.
+        row: row with the other setting.
+        before: error in percent with the previous model, if the setting and the model were changed
+            together.
     """
 
     taken: str
@@ -100,9 +100,9 @@ class OtherSetting:
     before: str = ""
 
 
-# Published with C11: what its loader yields on its own.
+# Published with C11: the speed of the tutorial's loader alone.
 _TUTORIAL_LOADER = HostWork(items_per_second=68_227)
-# Assumed: questions that share a row of 384 words, of a mean length of 170.
+# Assumed: number of questions that share a row of 384 words, with a mean length of 170.
 _QUESTIONS_PER_ROW = 2.0
 _LONG = (0.10, 0.15, 0.15, 0.15)
 _POD64 = (0.14, 0.19, 0.19, 0.19)

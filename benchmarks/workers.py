@@ -1,14 +1,14 @@
-"""What a second worker gives, beside what two cores can give, and what a busy neighbour leaves.
+"""Measures the speed-up by a second worker, the limit of two cores, and a busy neighbour.
 
-In one process, three ways take turns: one worker of one thread, two workers, and two executors that
-share nothing, of one worker each, on a thread of Python each. The third way shows what the two
-cores give to executors that nothing couples; cores of a virtual machine may be far from equal. A
-turn is even where the third way has 1.9 to 2.1 times the speed of one worker: both cores were alike
-then, and other work hardly used them. One worker is measured twice in each turn, so that one error
-does not both make a turn even and its gain large. A model on one virtual IPU has threads instead of
-workers. The lines show medians of the ratios of each turn, and how many turns were even. Then two
-workers are measured with and without a process that computes all the time. Run it on quiet cores.
-`--csv results/workers.csv` records the run.
+Three variants take turns in one process: one worker with one thread, two workers, and two
+independent executors of one worker each, on one Python thread each. The third variant shows the
+speed-up of two cores for uncoupled executors, because the cores of a virtual machine may differ. A
+turn is even if the third variant has 1.9 to 2.1 times the speed of one worker, so that both cores
+were equal and almost idle otherwise. One worker is measured twice in each turn, because otherwise
+one error could both make a turn even and enlarge its gain. A model on one virtual IPU has threads
+instead of workers. The lines show medians over the ratios of each turn, and the number of even
+turns. Then two workers are measured with and without a process that computes all the time. Run it
+on quiet cores. `--csv results/workers.csv` records the run.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ import torch
 from models import CASES
 from speed import emulated_step
 
-# It ends with this process, also where that is killed.
+# The neighbour ends with this process, also if this process is killed.
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
-# What two executors that share nothing have where the cores are alike, and idle otherwise.
+# Speed-up of two independent executors if the cores are equal and idle otherwise.
 _EVEN = (1.9, 2.1)
 
 Step = Callable[[], object]
 
 
 def warm_step(name: str, num_workers: int) -> Step:
-    """Returns a call of a model, which was called some times."""
+    """Returns a function that calls a model, after several warm-up calls."""
     os.environ["POPTORCH_EMU_WORKERS"] = str(num_workers)
     torch.set_num_threads(num_workers)
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def warm_step(name: str, num_workers: int) -> Step:
 
 
 def calls_per_second(steps: list[Step], seconds: float) -> float:
-    """Returns how many calls all steps do together, each on a thread of its own."""
+    """Returns the calls per second of all steps together, each on its own thread."""
     counts = [0] * len(steps)
     start = time.perf_counter()
 
@@ -70,10 +70,11 @@ def calls_per_second(steps: list[Step], seconds: float) -> float:
 
 
 def measure(name: str, turns: int, seconds: float) -> dict[str, float]:
-    """Returns a line of the table.
+    """Returns the figures of a line of the table.
 
-    Two workers over one, in all turns and in even ones (nan where none was), the number of these,
-    two executors over one, and the speed of two workers beside a neighbour over that without.
+    These are the speed of two workers over one, in all turns and in even turns (nan without any),
+    the number of even turns, the speed of two executors over one, and of two workers with a
+    neighbour over without.
     """
     two, *apart = warm_step(name, 2), warm_step(name, 1), warm_step(name, 1)
     gains, bounds, shares = [], [], []
@@ -102,7 +103,7 @@ def measure(name: str, turns: int, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints a table in Markdown, each line from a process of its own."""
+    """Prints a table in Markdown, each line from its own process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--turns", type=int, default=7)

@@ -1,8 +1,9 @@
-"""The entries of the API reference on the site, made from the docstrings.
+"""Generates the entries of the API reference on the site from docstrings.
 
-A page of docs/api lists names, one a line, in blocks of the language `{api}`. `popdist.*` means
-all that the module offers. Docstrings are Markdown with Google's sections, so they become MyST,
-which the page's own parser reads. In front of each entry stands its fidelity word.
+A page of docs/api lists names, one on each line, in code blocks of the language `{api}`.
+`popdist.*` means all public names of the module. Docstrings are Markdown with Google's sections;
+they are converted to MyST, which the page's own parser reads. Each entry begins with its fidelity
+word.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ import public_names
 
 from poptorch_emu.names.aliases import MODULES, STAND_INS
 
-os.environ.setdefault("KERAS_BACKEND", "torch")  # Before a page about Keras imports it.
+os.environ.setdefault("KERAS_BACKEND", "torch")  # before a page about Keras imports it
 
 BLOCK = re.compile(r"^```\{api\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TARGETS = {name: target for name, target in {**MODULES, **STAND_INS}.items() if "." not in name}
-# Section of a docstring -> the fields of Sphinx that its items become.
+# Fields of Sphinx for the items of each docstring section.
 _FIELDS = {"Args": "param", "Raises": "raises"}
 _SECTION = re.compile(r"^(Args|Raises|Returns|Yields):$")
 _WORD = re.compile(r" \((exact|modelled|accepted|refused)\)")
 _ATTRIBUTES = re.compile(r"^Attributes:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _EXAMPLE = re.compile(r"^Example:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
 _DOCUMENT = re.compile(r"`docs/(\w+)\.md`")
-# Names of values, and of a type of Python, which have no docstring of their own.
+# Texts for values, and for a type of Python, which have no docstring of their own.
 _TEXTS = {
     "__version__": "The version of this package, as text.",
     "attributes_lists": "What `Attribute` puts on operations: a list of dicts, by their ids.",
@@ -46,13 +47,13 @@ _FENCES = {"class": "`" * 9, "member": "`" * 7}
 
 
 class _Text(str):
-    """Text that stands in a signature as it is."""
+    """Text that appears unchanged in a signature."""
 
     __repr__ = str.__str__
 
 
 def listed(page: str) -> list[str]:
-    """Returns the names that the blocks of a page list, with those that a star stands for."""
+    """Returns the names that the blocks of a page list, with stars expanded."""
     lines = [line.strip() for block in BLOCK.findall(page) for line in block.split("\n")]
     return [name for line in lines if line for name in _without_star(line)]
 
@@ -63,7 +64,7 @@ def text_of_page(page: str) -> str:
 
 
 def entries_of_page(page: str) -> dict[str, str]:
-    """Returns the fidelity word of each entry of a page, by full names; none without its package.
+    """Returns the fidelity word of each entry of a page; none if its package is missing.
 
     Raises:
         ValueError: an entry has no fidelity word.
@@ -75,10 +76,10 @@ def entries_of_page(page: str) -> dict[str, str]:
 
 
 def resolve(name: str) -> Any:
-    """Returns what a listed name means; a group of options is its class.
+    """Returns the object of a listed name; for a group of options, its class.
 
     Raises:
-        AttributeError: there is no such name.
+        AttributeError: the name does not exist.
     """
     first, *rest = name.split(".")
     found: Any = import_module(_TARGETS.get(first, first))
@@ -93,10 +94,10 @@ def resolve(name: str) -> Any:
 
 
 def entries(name: str) -> dict[str, str]:
-    """Returns the fidelity word of a listed name and of each of its members, by full names.
+    """Returns the fidelity word of a listed name and of each of its members, by full name.
 
     Raises:
-        ValueError: there is no fidelity word.
+        ValueError: the name or a member has no fidelity word.
     """
     value = resolve(name)
     known = public_names.WORDS.get(name.rpartition(".")[2], "")
@@ -122,7 +123,7 @@ def text_of(name: str) -> list[str]:
         return _entry(kind, name, value, word, [])
     listed_members = {member.rpartition(".")[2]: word for member, word in members}
     attributes = _attributes_of(inspect.getdoc(value) or "")
-    for base in value.__mro__[1:]:  # What a class inherits is told where it is defined.
+    for base in value.__mro__[1:]:  # Inherited members are documented in their own class.
         of_base = _attributes_of(inspect.cleandoc(vars(base).get("__doc__") or ""))
         new = of_base.keys() & listed_members.keys() - attributes.keys()
         attributes |= {name: of_base[name] for name in sorted(new)}
@@ -139,7 +140,7 @@ def text_of(name: str) -> list[str]:
 
 
 def _entry(kind: str, name: str, value: Any, word: str, members: list[str]) -> list[str]:
-    if kind in ("attribute", "data"):  # The docstring is that of the type of the value.
+    if kind in ("attribute", "data"):  # The docstring belongs to the value's type.
         return _entry_of(kind, name, [], word, members)
     signature = "" if kind == "property" else _signature(getattr(value, "__func__", value))
     text = _markdown(_docstring_of(value))
@@ -152,7 +153,7 @@ def _entry(kind: str, name: str, value: Any, word: str, members: list[str]) -> l
 
 
 def _docstring_of(value: Any) -> str:
-    """Returns the docstring; that of a class goes on with that of its constructor."""
+    """Returns the docstring; for a class, followed by that of its constructor."""
     own = inspect.getdoc(value) or ""
     constructor = getattr(value, "__init__", None) if inspect.isclass(value) else None
     is_ours = getattr(constructor, "__module__", "").startswith(public_names.poptorch_emu.__name__)
@@ -199,7 +200,7 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _markdown(docstring: str) -> list[str]:
-    """Returns a docstring as MyST: each section becomes fields, its example comes last."""
+    """Returns a docstring as MyST: each section becomes fields, and its example comes last."""
     examples = [textwrap.dedent(code).strip() for code in _EXAMPLE.findall(docstring)]
     plain = _ATTRIBUTES.sub("", _EXAMPLE.sub("", _WORD.sub("", docstring, count=1)))
     lines = _DOCUMENT.sub(r"[docs/\1.md](/docs/\1.md)", plain).split("\n")
@@ -221,7 +222,7 @@ def _markdown(docstring: str) -> list[str]:
 
 
 def _attributes_of(docstring: str) -> dict[str, str]:
-    """Returns what a docstring says of each attribute, by name."""
+    """Returns the description of each attribute in a docstring, by name."""
     found: dict[str, str] = {}
     for section in _ATTRIBUTES.findall(docstring):
         for item in re.split(r"\n(?=\S)", textwrap.dedent(section).strip()):

@@ -1,4 +1,4 @@
-"""A Sphinx extension: puts the entries of `api_entries.py` into the pages of docs/api."""
+"""A Sphinx extension that inserts the entries of `api_entries.py` into the pages of docs/api."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sphinx.domains.python import PythonDomain
 
 
 class _ExactNames(PythonDomain):
-    """Links a name in a signature to the entry of exactly this name, with the package or without.
+    """Links a name in a signature to the entry of exactly this name, with or without the package.
 
-    Sphinx itself would take any entry that ends with it.
+    By default Sphinx would link to any entry that ends with the name.
     """
 
     def find_obj(self, env: Any, _: Any, __: Any, name: str, type: Any, ___: int = 0) -> Any:
@@ -30,7 +30,7 @@ def _replace(_: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Registers the entries, how names link to them, and the role of a fidelity word."""
+    """Registers the entries, the linking of names, and the role of a fidelity word."""
     app.add_domain(_ExactNames, override=True)
     app.add_role("fidelity", _fidelity)
     app.connect("source-read", _replace)

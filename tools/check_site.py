@@ -1,8 +1,8 @@
 """Checks the built documentation without a network: `python tools/check_site.py build/site`.
 
-Each link into the site must lead to a page, and to a place on it that is there. Nothing may be
-loaded from elsewhere: no script, style, picture or font. Of a link to elsewhere only the form is
-looked at. Each name that the pages of docs/api list, and each of its members, must have its entry.
+Each link within the site must lead to an existing page and anchor. Nothing may be loaded from
+elsewhere: no script, style, image or font. External links are only checked for their form. Each
+name that the pages of docs/api list must have an entry, and so must each of its members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IN_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)")
 
 
 class _Page(HTMLParser):
-    """What a page links to, what it loads, and the places that links can lead to."""
+    """The links of a page, the files that it loads, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes a tag."""
+        """Notes the links, files and anchors of a tag."""
         values = {name: value or "" for name, value in attrs}
         self.places.update(values[name] for name in ("id", "name") if name in values)
         if tag == "a" and "href" in values:
@@ -46,7 +46,7 @@ class _Page(HTMLParser):
 
 
 def problems(site: Path) -> Iterator[str]:
-    """Yields what is wrong with a site, in words."""
+    """Yields a text for each problem of a site."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     for path, page in sorted(pages.items()):
         where = path.relative_to(site)
@@ -78,7 +78,7 @@ def _missing(address: str, path: Path, pages: dict[Path, _Page], where: Path) ->
 
 
 def missing_entries(site: Path) -> Iterator[str]:
-    """Yields which names of the API have no entry, in words."""
+    """Yields a text for each name of the API without an entry."""
     for source in sorted((ROOT / "docs" / "api").glob("*.md")):
         page = site / "docs" / "api" / f"{source.stem}.html"
         places = _Page(page.read_text(encoding="utf-8")).places
@@ -88,7 +88,7 @@ def missing_entries(site: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints what is wrong with the site of the first argument; exit status 1 if anything is."""
+    """Prints the problems of the site in the first argument; exit status 1 if there are any."""
     site = Path(sys.argv[1]).resolve()
     found = [*problems(site), *missing_entries(site)]
     num_pages = len(list(site.rglob("*.html")))

@@ -1,8 +1,8 @@
-"""Writes the tables of docs/features.md: features and public names, and what tests them.
+"""Writes the tables of docs/features.md: features and public names with their tests.
 
-A test says what it shows with `@pytest.mark.feature("Name", fidelity="exact")`. The markers are
-read from the source, so it does not matter which tests run. How names are listed is told in
-`public_names.py`. `make docs` rewrites the tables; `--check` only says whether they are up to date.
+A test declares its feature with `@pytest.mark.feature("Name", fidelity="exact")`. The markers are
+read from the source, so it does not matter which tests run. `public_names.py` lists the public
+names. `make docs` rewrites the tables; `--check` only reports whether they are up to date.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def features_of(tests: Path) -> Features:
     """Returns fidelity words and test files of each feature: name -> word -> file names.
 
     Raises:
-        ValueError: a marker is not two literals, or has an unknown word.
+        ValueError: a marker's arguments are not two literals, or its word is unknown.
     """
     features: Features = defaultdict(lambda: defaultdict(set))
     for path in sorted(tests.rglob("*.py")):
@@ -40,7 +40,7 @@ def features_of(tests: Path) -> Features:
 
 
 def table(features: Features) -> str:
-    """Returns the table: one feature a line, in alphabetical order."""
+    """Returns the table: one feature on each line, in alphabetical order."""
     lines = ["| Feature | Fidelity | Shown by `tests/` |", "|---|---|---|"]
     for name in sorted(features, key=lambda name: (name.casefold(), name)):
         words = [word for word in FIDELITIES if word in features[name]]
@@ -50,10 +50,10 @@ def table(features: Features) -> str:
 
 
 def current(document: str) -> str:
-    """Returns `document` with both tables as the sources have them now.
+    """Returns `document` with both tables generated from the current sources.
 
     Raises:
-        ValueError: a marker or a docstring is not as it must be, or a public name is not tested.
+        ValueError: a marker or docstring is invalid, or no test uses a public name.
     """
     names = public_names.table(public_names.names(), public_names.users(TESTS))
     document = marked_tables.with_table(document, "features", table(features_of(TESTS)))

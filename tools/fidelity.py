@@ -1,6 +1,6 @@
 """Writes the tables of docs/fidelity.md from the runs in benchmarks/results.
 
-`benchmarks/fidelity.py --csv --constants` makes those files.
+`benchmarks/fidelity.py --csv --constants` writes the files of these runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import marked_tables
 DOCUMENT = marked_tables.ROOT / "docs" / "fidelity.md"
 RESULTS = marked_tables.ROOT / "benchmarks" / "results"
 _KIB = 1024
-# Within so much of what was published a prediction counts as near.
+# Maximum relative error of a prediction that counts as near.
 _NEAR = 0.2
 
 Row = dict[str, str]
@@ -27,12 +27,12 @@ def rows_of(name: str) -> list[Row]:
 
 
 def error_of(row: Row) -> float:
-    """Returns by which part the prediction of a row is too high."""
+    """Returns the relative error of a row's prediction; positive if it is too high."""
     return float(row["predicted"]) / float(row["published"]) - 1
 
 
 def memory() -> str:
-    """Returns verdicts, bytes and, in brackets, their ratios to published ones."""
+    """Returns verdicts, bytes and, in brackets, their ratios to published bytes."""
     columns = (("total_bytes", 1e6), ("fullest_tile_bytes", _KIB), ("always_live_bytes", 1e6))
     lines = []
     for row in rows_of("memory"):
@@ -49,7 +49,7 @@ def _beside(found: str, published: str, unit: float) -> str:
 
 
 def kinds() -> str:
-    """Returns how good predictions of each kind are, and which are worst."""
+    """Returns the accuracy of the predictions of each kind, and the worst of them."""
     rows = rows_of("time")
     lines = [
         _summary(kind, [row for row in rows if row["kind"] == kind])
@@ -68,7 +68,7 @@ def kinds() -> str:
 
 
 def _error_before(row: Row) -> float:
-    """Returns a row's error with the setting that it had before the model changed, if any."""
+    """Returns a row's error with its setting before the model changed, if there was one."""
     for setting in rows_of("settings"):
         if setting["row"] == row["row"] and setting["error before"]:
             return error_of(row | {"predicted": setting["predicted"]})
@@ -88,7 +88,7 @@ def _summary(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def goals() -> str:
-    """Returns the rows of which enough is known, and a line about all of them."""
+    """Returns the rows with well-known settings, and a summary line."""
     rows = [row for row in rows_of("time") if row["is_goal"] == "1"]
     sizes = [abs(error_of(row)) for row in rows]
     near = sum(size <= _NEAR for size in sizes) / len(sizes)
@@ -121,9 +121,9 @@ def _speeds(rows: Sequence[Row]) -> str:
 
 
 def constants() -> str:
-    """Returns the median error of each kind, in percent, with each number switched in turn.
+    """Returns the median error of each kind in percent, with each constant switched off in turn.
 
-    Beside it stands the row that this changes most.
+    The last column has the row that changes most.
     """
     rows = rows_of("constants")
     names = list(rows[0])[2:-3]
@@ -142,14 +142,14 @@ def _changed(row: Row) -> str:
 
 
 def families() -> str:
-    """Returns the errors of each family, with a number that was fitted without it."""
+    """Returns the errors of each family, with a constant that was fitted without it."""
     head = ["family left out", "rows", "fit", "median error of its rows, %", "worst, %"]
     lines = [list(row.values()) for row in rows_of("families")]
     return _table(head, "---|---:|---:|---:|---:", lines)
 
 
 def settings() -> str:
-    """Returns errors with the settings that were taken, and with others."""
+    """Returns errors with the settings that were chosen, and with others."""
     speeds, lines = {row["row"]: row for row in rows_of("time")}, []
     for setting in rows_of("settings"):
         row = speeds[setting["row"]]
@@ -178,7 +178,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def current(document: str) -> str:
-    """Returns `document` with all tables as the files have them now."""
+    """Returns `document` with all tables generated from the current files."""
     return marked_tables.with_tables(document, TABLES)
 
 

@@ -1,12 +1,11 @@
-"""Makes the notebooks of the tutorials from their sources, with their real output.
+"""Generates the notebooks of the tutorials from their sources, with their real output.
 
     python tools/notebooks.py              # runs and writes all of them
     python tools/notebooks.py basics       # one of them
-    python tools/notebooks.py --check      # says which notebooks do not have their source's cells
+    python tools/notebooks.py --check      # lists notebooks whose cells differ from their source
 
-A source, such as `tutorials/basics/basics.py`, is a jupytext percent script; edit it and nothing
-else. What this needs is the extra `notebook`. In the output, folders of this computer are left out
-of paths.
+A source, such as `tutorials/basics/basics.py`, is a jupytext percent script; edit only sources. The
+tool needs the extra `notebook`. In the output, folders of this computer are removed from paths.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TUTORIALS = ROOT / "tutorials"
 MAX_BYTES = 300_000
 _SECONDS_PER_NOTEBOOK = 900
 _COLOURS = 128
-# Where the kernel says that the code of a cell is; a report may leave out the folder.
+# File of a cell's code as the kernel reports it; a message may leave out the folder.
 _CELL_FILE = re.compile(r"(?:/\S*/ipykernel_\d+/|\b)\d{6,}\.py")
 
 
@@ -48,7 +47,7 @@ def cells_of(source: Path) -> list[tuple[str, str]]:
 
 
 def differences(source: Path) -> list[str]:
-    """Returns what is wrong with the notebook of a source, in words; nothing if it is right."""
+    """Returns a text for each problem of a source's notebook; an empty list if it is right."""
     path = source.with_suffix(".ipynb")
     if not path.exists():
         return [f"{path} is missing."]
@@ -100,7 +99,7 @@ def _without_folders(text: str) -> str:
 
 
 def _with_few_colours(picture: str) -> str:
-    """Returns a PNG as base64 with a palette, which is enough for plots: a third of the bytes."""
+    """Returns a base64 PNG with a palette, which suffices for plots in a third of the bytes."""
     image = Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
     written = io.BytesIO()
     image.quantize(_COLOURS).save(written, "png", optimize=True)
@@ -108,7 +107,7 @@ def _with_few_colours(picture: str) -> str:
 
 
 def main() -> int:
-    """Makes or checks the notebooks; returns 1 if one is wrong."""
+    """Generates or checks the notebooks; returns 1 if one has a problem."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="of tutorials; by default all")
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
@@ -118,9 +117,9 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no tutorial {unknown[0]!r}; choose from {', '.join(known)}.")
     found = []
-    # The kernel finds the package of this folder, whether it is installed or not.
+    # The kernel imports the package of this folder, whether it is installed or not.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    os.environ["COLUMNS"] = "130"  # As wide as the cells of a notebook, and not a terminal.
+    os.environ["COLUMNS"] = "130"  # Width of a notebook's cells; there is no terminal.
     for name in arguments.names or known:
         if not arguments.check:
             print(f"{name}: {make(known[name]).stat().st_size:,} bytes")

@@ -1,7 +1,7 @@
 """Writes the tables of docs/performance.md from the runs in benchmarks/results.
 
-A table shows the newest run of each machine and workload; of the rows of one date the last. A row
-with a note was measured under other circumstances: it is in the file only.
+A table shows the newest run of each machine and workload, and the last row of one date. A row with
+a note was measured under other circumstances and appears in the file only.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PEERS = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
-# Workloads whose ratios are those of what a call costs in Python, more than of computing.
+# Workloads whose ratios depend on the Python overhead of a call more than on computing.
 SMALL = ("mlp", "embedding")
-# The tables are of machines with this many processors.
+# Number of processors of the machines in the tables.
 _CPUS = "2"
 
 Row = dict[str, str]
-Runs = dict[str, dict[str, Row]]  # Rows by machine and workload.
+Runs = dict[str, dict[str, Row]]  # rows by machine and workload
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Column:
     """A column that each machine has.
 
     Attributes:
-        title: what stands behind the machine's name.
-        cell: makes the text of a cell.
-        has_mean: whether the geometric mean stands below the column.
+        title: text after the machine's name.
+        cell: function that returns the text of a cell.
+        has_mean: whether the geometric mean appears below the column.
     """
 
     title: str
@@ -74,12 +74,12 @@ def newest(rows: Iterable[Row], key: str = "workload") -> Runs:
 
 
 def by_workload(runs: Runs, columns: list[Column], left_out: Sequence[str] = ()) -> str:
-    """Returns what was measured when, and a table with a line for each workload.
+    """Returns the dates of the measurements, and a table with a line for each workload.
 
     Args:
-        runs: of some machines.
-        columns: of each machine.
-        left_out: workloads that a second line of means leaves out; none for no such line.
+        runs: rows of several machines.
+        columns: columns for each machine.
+        left_out: workloads that a second line of means excludes; no such line if empty.
     """
     pairs = [(rows, column) for rows in runs.values() for column in columns]
     head = [f"{machine}: {column.title}" for machine in runs for column in columns]
@@ -132,7 +132,7 @@ def _cpu_ratio(row: Row) -> str:
 
 
 def speed() -> str:
-    """Returns ratios of throughput, and CPU time over that of eager PyTorch on one thread."""
+    """Returns ratios of throughput, and CPU time relative to eager PyTorch on one thread."""
     columns = [
         Column("eager", _figure("vs_eager"), has_mean=True),
         Column("compile", _figure("vs_compile"), has_mean=True),
@@ -142,7 +142,7 @@ def speed() -> str:
 
 
 def peers() -> str:
-    """Returns throughput and CPU time over those of the fastest of all others."""
+    """Returns throughput and CPU time relative to the fastest of all others."""
     columns = [
         Column("samples/s", _samples),
         Column("fastest peer", lambda row: PEERS[row["best_peer"]]),
@@ -207,7 +207,7 @@ def _pipelining() -> dict[str, str]:
 
 
 def levers() -> str:
-    """Returns the ranked levers, where they are, and the figures that are marked with a rank."""
+    """Returns the ranked levers, their places, and the figures that are marked with a rank."""
     ranked: dict[int, list[Row]] = {}
     for row in rows_of("levers"):
         if row["rank"]:
@@ -239,7 +239,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def current(document: str) -> str:
-    """Returns `document` with all tables as the files have them now."""
+    """Returns `document` with all tables generated from the current files."""
     return marked_tables.with_tables(document, TABLES)
 
 

@@ -1,6 +1,6 @@
 """Every public name with its fidelity and the tests that use it, for docs/features.md.
 
-The fidelity word stands in parentheses in the docstring; a member without one has that of its
+The docstring contains the fidelity word in parentheses; a member without one has the word of its
 class. A test uses a name if the name occurs in its code.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import poptorch_emu
 
 _WORD = re.compile(r"\((exact|modelled|accepted|refused)\b")
-# What cannot have a docstring of its own.
+# Fidelity words of names that cannot have a docstring of their own.
 WORDS = {
     "__version__": "exact",
     "attributes_lists": "exact",
@@ -38,7 +38,7 @@ def names() -> dict[str, str]:
     """Returns the fidelity of each public name; the name is written as in `poptorch.<name>`.
 
     Raises:
-        ValueError: a docstring has no word.
+        ValueError: a docstring has no fidelity word.
     """
     found = dict(_of_module(poptorch_emu, ""))
     for module in _MODULES:
@@ -63,7 +63,7 @@ def users(tests: Path) -> dict[str, list[str]]:
 
 
 def table(fidelity_of: dict[str, str], files_of: dict[str, list[str]]) -> str:
-    """Returns the table: one name a line, in alphabetical order.
+    """Returns the table: one name on each line, in alphabetical order.
 
     Raises:
         ValueError: no test uses a name.
@@ -101,7 +101,7 @@ def _is_own(module: ModuleType, name: str) -> bool:
 
 
 def of_class(cls: type, name: str, default: str) -> Iterator[tuple[str, str]]:
-    """Yields the fidelity of a class and of what this package defines in it, by name."""
+    """Yields the fidelity of a class and of its members from this package, by name."""
     default = word(cls) or default
     yield name, default
     if issubclass(cls, enum.Enum):
@@ -127,7 +127,7 @@ def _identifier(node: ast.AST) -> str | None:
         return node.name
     if isinstance(node, (ast.keyword, ast.alias)):
         return node.arg if isinstance(node, ast.keyword) else node.name
-    # Tests over many names have them as text.
+    # Tests over many names contain them as text.
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value if node.value.isidentifier() else None
     return None

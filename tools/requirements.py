@@ -1,6 +1,6 @@
-"""Prints what the project needs, from pyproject.toml: its dependencies and those of some extras.
+"""Prints the requirements in pyproject.toml: the project's dependencies and those of some extras.
 
-A file of them, given to `pip install -r`, needs no built package, unlike `pip install .[test]`.
+A file with this output, for `pip install -r`, needs no built package, unlike `pip install .[test]`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """Returns requirements as pip takes them.
+    """Returns requirements in pip's format.
 
     Raises:
-        KeyError: there is no such extra.
+        KeyError: an extra does not exist.
     """
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]

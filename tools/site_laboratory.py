@@ -1,6 +1,6 @@
 """Writes the laboratory of the documentation: `python tools/site_laboratory.py FILE`.
 
-Its model is that of the pipelining tutorial, with the sizes that the tutorial begins with.
+The laboratory uses the model of the pipelining tutorial, with the tutorial's initial sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS, ACCUMULATION = 8, 8
 
 
 def write(path: Path, sweep: Mapping[str, Sequence[Any]] | None = None) -> None:
-    """Writes the page, with the choices of `sweep` or the usual ones."""
+    """Writes the page, with the choices of `sweep` or the default ones."""
     options = poptorch.Options().modelName("The network of the pipelining tutorial")
     options.Training.gradientAccumulation(ACCUMULATION)
     options.setExecutionStrategy(mnist_pipeline.strategy("pipelined"))

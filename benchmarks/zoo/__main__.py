@@ -1,10 +1,10 @@
-"""A sweep of today's libraries: which of their models run as they are, and what stops the others.
+"""Sweeps the models of current libraries: which run unchanged, and why the others do not.
 
     python benchmarks/zoo --csv zoo.csv [--library NAME]... [--pattern REGEX] [--every N]
 
 Each model gets a tiny configuration with random weights. Inference and two steps of training are
-compared with eager PyTorch; what is refused as it is runs again with `emulator.set_value_guards`.
-A model that PyTorch itself does not run with the arguments that were found is not counted.
+compared with eager PyTorch. A model that is refused runs again with `emulator.set_value_guards`. A
+model that eager PyTorch does not run with the arguments found is not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ["library", "model", *_WAYS, *(f"{way}_detail" for way in _WAYS), "sec
 
 
 def results(library: str, names: list[str], seconds: int) -> Iterator[dict[str, str]]:
-    """Yields a row for each model; one that ends its process, or takes too long, has one too."""
+    """Yields a row for each model, also for one that ends its process or takes too long."""
     while names:
         command = [sys.executable, "-W", "ignore", str(_CHILD), str(seconds), library, *names]
         with subprocess.Popen(
@@ -44,7 +44,7 @@ def results(library: str, names: list[str], seconds: int) -> Iterator[dict[str, 
 
 
 def summary(rows: list[dict[str, str]]) -> Iterator[str]:
-    """Yields lines for people: how many run in each way, and the causes of the others."""
+    """Yields lines of text: how many models run in each way, and the causes of the others."""
     for library in dict.fromkeys(row["library"] for row in rows):
         own = [row for row in rows if row["library"] == library]
         for way in ("inference", "training"):

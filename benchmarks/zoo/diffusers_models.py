@@ -12,7 +12,7 @@ from diffusers import models
 from sample import Library, Sample, first_that_runs
 from small_sizes import small_arguments, without_chance
 
-# Configurations whose sizes must fit each other.
+# Configurations whose sizes must be consistent.
 _BLOCKS_2D: dict[str, Any] = {
     "block_out_channels": (32, 64),
     "layers_per_block": 1,
@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Sample:
-    """Returns a model with noise, a time and a text that was encoded."""
+    """Returns a model with noise, a time step and an encoded text."""
     kind = getattr(diffusers, name, None) or getattr(models, name)
     arguments = _OWN.get(name)
     model = kind(**(small_arguments(kind.__init__, {}) if arguments is None else arguments))

@@ -40,7 +40,7 @@ _GIVEN: dict[str, Any] = {
 
 
 def names() -> list[str]:
-    """Returns each public class of the rooms, as room.Class."""
+    """Returns each public class of the library's modules, as module.Class."""
     found = []
     for room, module in _MODULES.items():
         for name in module.__all__:
@@ -52,7 +52,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Sample:
-    """Returns a layer or model with the arguments that its forward asks for."""
+    """Returns a layer or model with the arguments that its forward requires."""
     room, _, own = name.partition(".")
     kind = getattr(_MODULES[room], own)
     model = kind(**_constructor_arguments(kind))
@@ -83,7 +83,7 @@ def _constructor_arguments(kind: type) -> dict[str, Any]:
 
 
 def _inner(kind: type) -> int:
-    """Returns how many features the network of a layer is given."""
+    """Returns the number of input features of a layer's inner network."""
     name = kind.__name__
     if name in ("EdgeConv", "DynamicEdgeConv"):
         return 2 * _SIZE

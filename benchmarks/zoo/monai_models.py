@@ -31,7 +31,7 @@ _NOT_NETWORKS = ("Loss", "Block", "Layer", "Down", "Up", "Conv", "Regression", "
 
 
 def names() -> list[str]:
-    """Returns each network for whose parameters there is a value."""
+    """Returns each network for whose parameters values are known."""
     found = []
     for name in sorted(dir(nets)):
         kind = getattr(nets, name)

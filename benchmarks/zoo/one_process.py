@@ -2,7 +2,7 @@
 
     python benchmarks/zoo/one_process.py LIBRARY NAME...
 
-`__main__.py` starts it, and starts another one behind a sample that ends the process.
+`__main__.py` starts this process, and starts a new one after a sample that ends it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
-import torchvision_schemas as torchvision_schemas  # Before any library.
+import torchvision_schemas as torchvision_schemas  # before any library
 from outcome import Outcome, inference, training
 from sample import Library, Sample
 
@@ -85,7 +85,7 @@ def main() -> None:
     poptorch.setLogLevel("OFF")
     seconds, name, *models = sys.argv[1:]
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What libraries print is no result.
+    os.dup2(2, 1)  # Output of libraries is not a result.
     library = library_of(name)
     for model in models:
         faulthandler.dump_traceback_later(int(seconds), exit=True)

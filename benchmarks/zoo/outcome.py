@@ -1,4 +1,4 @@
-"""Runs a sample beside eager PyTorch, and says in a few words how it ended."""
+"""Runs a sample beside eager PyTorch, and describes the outcome in a few words."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sample import Sample, tensors_in
 
 import poptorch_emu as poptorch
 
-# What the engine computes in another order, after some ten layers.
+# Tolerances for results that the engine computes in another order, after about ten layers.
 _RELATIVE, _ABSOLUTE = 2e-3, 2e-4
 _STEPS, _LEARNING_RATE = 2, 0.01
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a sample ended.
+    """Outcome of a sample.
 
     Attributes:
         kind: "equal", "differs", "refused: topic", "failed: class", or why it was not compared.
-        detail: the beginning of a message, or the largest difference.
+        detail: start of a message, or the largest difference.
     """
 
     kind: str
@@ -32,12 +32,12 @@ class Outcome:
 
     @property
     def is_measured(self) -> bool:
-        """Whether eager PyTorch ran it, so that it counts."""
+        """Whether eager PyTorch ran the sample, so that it counts."""
         return not self.kind.startswith("not compared")
 
 
 class _Trained(torch.nn.Module):
-    """Adds a loss to a model: the mean square of its first result of floating-point numbers."""
+    """Adds a loss to a model: the mean square of its first floating-point result."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def inference(sample: Sample, set_options: Callable[[poptorch.Options], None]) -
     """Compares one call without gradients."""
     with torch.no_grad():
         try:
-            # Each call gets arguments of its own, which a cache among them may need.
+            # Each call gets its own arguments, because a call may change a cache among them.
             expected = _run(sample.module, sample)
             again = _run(sample.module, sample)
         except Exception as error:
@@ -75,7 +75,7 @@ def inference(sample: Sample, set_options: Callable[[poptorch.Options], None]) -
 
 
 def training(sample: Sample, set_options: Callable[[poptorch.Options], None]) -> Outcome:
-    """Compares two steps of SGD: losses, results and weights."""
+    """Compares losses, results and weights of two steps of SGD."""
     plain, other = (copy.deepcopy(sample.module).train() for _ in range(2))
     for model in (plain, other):
         for value in model.parameters():
@@ -131,7 +131,7 @@ def _compared(expected: Any, found: Any) -> Outcome:
 
 
 def _difference(expected: Any, found: Any) -> str:
-    """Returns the first difference of two results in words, or ""."""
+    """Returns the first difference of two results as text, or ""."""
     left, right = tensors_in(expected), tensors_in(found)
     if len(left) != len(right):
         return f"{len(left)} tensors in PyTorch, {len(right)} here"
@@ -158,7 +158,7 @@ def _dense(value: torch.Tensor) -> torch.Tensor:
 
 
 def _failure(error: Exception) -> Outcome:
-    """Tells what was refused in words from what failed in another way."""
+    """Returns the outcome of an error, which may be a refusal with a message or another failure."""
     if isinstance(error, _NothingTrainedError):
         return Outcome("not compared: nothing is trained")
     text = re.sub(r"^In \S+: '\w+': ", "", str(error))

@@ -1,4 +1,4 @@
-"""A model of a library with the arguments of one call, and how libraries offer theirs."""
+"""A model of a library with the arguments of one call, and the interface of libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class NoSampleError(Exception):
-    """A tiny configuration, or arguments for it, could not be found; says why."""
+    """No tiny configuration, or no arguments for it, could be found; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Sample:
     """A module with random weights, and the arguments of one call.
 
     Attributes:
-        module: in evaluation mode.
-        args: by position.
-        kwargs: by name.
+        module: module in evaluation mode.
+        args: positional arguments.
+        kwargs: arguments by name.
     """
 
     module: torch.nn.Module
@@ -33,8 +33,8 @@ class Library:
     """The models of one library.
 
     Attributes:
-        names: returns the name of each model.
-        make: returns the sample of a name, or raises if it finds none.
+        names: function that returns the name of each model.
+        make: function that returns the sample for a name, or raises if it finds none.
     """
 
     names: Callable[[], list[str]]
@@ -47,7 +47,7 @@ def first_that_runs(
     """Returns a sample with the first of several sets of arguments that PyTorch runs.
 
     Raises:
-        NoSampleError: PyTorch runs none; the text is that of the first failure.
+        NoSampleError: PyTorch runs none of them; the text is that of the first failure.
     """
     module.eval()
     failure: Exception | None = None
@@ -64,7 +64,7 @@ def first_that_runs(
 
 
 def tensors_in(value: Any, seen: set[int] | None = None) -> list[torch.Tensor]:
-    """Returns the tensors in a result, those within objects of any class too, in order."""
+    """Returns the tensors in a result in order, also those within objects of any class."""
     seen = set() if seen is None else seen
     if isinstance(value, torch.Tensor):
         return [value]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# The first pattern that a name matches decides on an integer; sizes that belong together fit.
+# The first pattern that matches a name determines an integer; related sizes are consistent.
 _SIZES: tuple[tuple[str, Callable[[int], int]], ...] = (
     (r"token_(id|index)$|_token$|^(bos|eos|pad)", lambda v: v if 0 <= v < 99 else 80 + v % 17),
     (r"feat_extract", lambda v: v),
@@ -36,7 +36,7 @@ _SIZES: tuple[tuple[str, Callable[[int], int]], ...] = (
 
 
 def small_value(name: str, value: Any) -> Any:
-    """Returns a smaller value for a parameter, or the same."""
+    """Returns a smaller value for a parameter, or the same value."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, float):
@@ -58,8 +58,8 @@ def small_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> d
     """Returns arguments for each parameter of a function.
 
     Args:
-        function: whose defaults are made small.
-        given: values for parameters of these names, which win.
+        function: function whose defaults are made small.
+        given: values by parameter name, which take precedence.
 
     Raises:
         LookupError: a parameter has neither a value nor a default.
@@ -78,7 +78,7 @@ def small_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> d
 
 
 def without_chance(module: Any) -> None:
-    """Sets everything to zero that drops values at random, so that two runs are alike."""
+    """Disables random dropping of values, so that two runs are equal."""
     for part in module.modules():
         if type(part).__name__.lower().startswith(("dropout", "alphadropout", "droppath")):
             for name in ("p", "drop_prob"):

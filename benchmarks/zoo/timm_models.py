@@ -7,7 +7,7 @@ import torch
 from sample import Library, Sample, first_that_runs
 from small_sizes import without_chance
 
-# Words in names of models, the smallest first.
+# Words in the names of models, for the smallest models first.
 _SMALL = (
     "test_",
     "zepto",

@@ -13,7 +13,7 @@ from small_sizes import without_chance
 
 
 def names() -> list[str]:
-    """Returns one model of each family: the part of a name before its size."""
+    """Returns one model of each family; a family is the part of a name before its size."""
     families = itertools.groupby(sorted(torchvision.models.list_models(), key=_family), key=_family)
     return [min(members, key=lambda name: (len(name), name)) for _, members in families]
 

@@ -1,7 +1,7 @@
-"""Declares two operators of `torchvision`, whose part in C++ needs another build of PyTorch.
+"""Declares two operators of `torchvision` whose C++ part needs another build of PyTorch.
 
-Importing `torchvision` registers rules for them, which fails where the C++ part can't be loaded. To
-be imported before `torchvision`, and before libraries that import it.
+Importing `torchvision` registers rules for them, which fails if the C++ part cannot be loaded. This
+module must be imported before `torchvision`, and before libraries that import it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _library = torch.library.Library("torchvision", "FRAGMENT")
 
 
 def declare() -> None:
-    """Declares what the C++ part would, unless that can be loaded."""
+    """Declares the operators of the C++ part, unless that can be loaded."""
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None:
         return

@@ -1,4 +1,4 @@
-"""A tiny model of each type that `transformers` knows."""
+"""A tiny model of each type in `transformers`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Sample:
-    """Returns a model of a type with the arguments that its forward asks for."""
+    """Returns a model of a type with the arguments that its forward requires."""
     config_class = CONFIG_MAPPING[name]
     config = small_config(config_class)
     model_class = MODEL_MAPPING[config_class]
@@ -40,7 +40,7 @@ def make(name: str) -> Sample:
 
 
 def small_config(config_class: Any, given: dict[str, Any] | None = None) -> Any:
-    """Returns a configuration with small sizes, those within it too."""
+    """Returns a configuration with small sizes, also in nested configurations."""
     default = config_class()
     return config_class(**_small_values(default))
 
@@ -61,7 +61,7 @@ def _small_values(config: Any) -> dict[str, Any]:
 
 
 def calls(model: Any, config: Any) -> list[dict[str, Any]]:
-    """Returns sets of arguments, the likely ones first."""
+    """Returns sets of arguments, the most likely ones first."""
     accepted = inspect.signature(model.forward).parameters
     text = text_inputs(config)
     text_config = getattr(config, "text_config", config)
@@ -103,7 +103,7 @@ def calls(model: Any, config: Any) -> list[dict[str, Any]]:
 
 
 def text_inputs(config: Any) -> dict[str, torch.Tensor]:
-    """Returns tokens, and a mask whose second row ends early, as a tokenizer makes it."""
+    """Returns tokens, and a mask whose second row ends early, as a tokenizer creates it."""
     text = getattr(config, "text_config", config)
     size = getattr(text, "vocab_size", 99) or 99
     tokens = torch.randint(5, max(min(size, 79), 6), (_BATCH, _TOKENS))
