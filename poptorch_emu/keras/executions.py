@@ -104,7 +104,7 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
     def shapes(self) -> Iterator[tuple[int, int, list[Any]]]:
         """Yields an execution of one batch, to build the model; the batch is used again later."""
         adapter = self.data_adapter
-        if isinstance(adapter, PyDatasetAdapter):  # Its workers would read on.
+        if isinstance(adapter, PyDatasetAdapter):  # Iterating it would start workers.
             first = adapter._standardize_batch(adapter.py_dataset[0])
             yield 0, 0, list(get_torch_dataloader([first]))
             return

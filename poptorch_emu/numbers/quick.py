@@ -60,7 +60,7 @@ class Quick:
         self._moved: list[Any] | None = None
 
     def explains(self, result: int, tensor: torch.Tensor) -> bool:
-        """Returns whether rounding explains the distance of a value; false if that is not sure."""
+        """Returns whether rounding surely explains a value's difference from the float32 result."""
         made = self._results[result]
         if made is None or made.shape != tensor.shape:
             return False

@@ -23,7 +23,7 @@ class MemoryReport(MemoryPlan, PrintedReport):
     The table lists each IPU's kinds of content in KiB, on chip and remote, above the settings.
 
     Attributes:
-        settings: lines on the other settings for memory.
+        settings: lines of text on further settings for memory.
     """
 
     settings: tuple[str, ...] = ()

@@ -47,15 +47,15 @@ class ProfileWriter:
         self.path = path
         self._segments = tuple(segments)
         self._changed = threading.Condition()
-        # The condition guards the attributes from here on.
+        # The condition guards the attributes from here to `_is_closing`.
         self._calls: list[tuple[int, Table]] = []
         self._tracepoints: list[tuple[str, str, int, int]] = []
-        self._num_waiting = 0  # events
+        self._num_waiting = 0  # Number of waiting events.
         self._num_calls = 0
         self._is_wanted_now = False
         self._is_closing = False
-        # Only the thread uses the attributes from here on.
-        # (Number, sums for each segment) of the calls that are kept at the end of the run.
+        # Only the thread reads and writes the following attributes. `_last` holds (number, sums for
+        # each segment) of the calls that are kept at the end of the run.
         self._last: deque[tuple[int, Table]] = deque()
         self._is_failing = False
         self._thread = threading.Thread(target=self._work, name="profile", daemon=True)

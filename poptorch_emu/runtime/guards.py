@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from poptorch_emu import _C
 
-# Returns whether each tensor has its version (0 in inference mode) and its address.
+# Returns whether each tensor has the given version (0 if made in inference mode) and address.
 have_states = _C.have_states
-# Returns whether each tensor's requires_grad is as recorded.
+# Returns whether each tensor has the given value of requires_grad.
 have_flags = _C.have_flags
 # Returns whether each dict holds the identical object under its key.
 are_held = _C.are_held

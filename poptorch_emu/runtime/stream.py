@@ -20,7 +20,7 @@ from poptorch_emu.errors import make_error
 
 
 class RunningCall:
-    """One call of the engine in a thread for calls.
+    """One call of the engine, which runs in a background thread.
 
     Attributes:
         is_running: whether the call has not ended yet.
@@ -75,10 +75,9 @@ class _CallThread:
             del call  # Frees its inputs.
 
 
-# All existing calls: a forked child has the memory of running calls, but not their threads.
-# Below them, threads without a call.
+# All existing calls, because a forked child has the memory of running calls, but not their threads.
 _calls: weakref.WeakSet[RunningCall] = weakref.WeakSet()
-_idle: list[_CallThread] = []
+_idle: list[_CallThread] = []  # Threads without a call.
 
 
 def _idle_or_new() -> _CallThread:

@@ -73,7 +73,7 @@ class IPUOutfeedQueue:
                 raise TypeError(f"IPUOutfeedQueue has no argument {name!r}.")
             note_accepted(f"IPUOutfeedQueue({name}=...)")
         self._mode = mode
-        # (Number of iterations, rows of these iterations). Of the first entry some rows may be read
+        # (Number of iterations, their rows). `_num_read` rows of the first entry are already read.
         # already.
         self._values: deque[tuple[int, list[torch.Tensor]]] = deque()
         self._num_read = 0
@@ -102,7 +102,7 @@ class IPUOutfeedQueue:
         """
         capture = current()
         if capture is None and in_symbolic_scope():
-            return  # Keras asks a layer for the shapes of its outputs.
+            return  # Keras only infers the shapes of a layer's outputs.
         if capture is None:
             raise RuntimeError(
                 "IPUOutfeedQueue.enqueue is called outside of the IPU. Call it in the function "

@@ -25,7 +25,7 @@ def refuse() -> None:
 
 @functools.cache
 def _refuse(tf: Any) -> None:
-    # Importing the module returns another one than the attribute, and then replaces the attribute.
+    # The attribute and the imported module differ, and importing replaces the attribute.
     for old in (tf.compat.v1, importlib.import_module("tensorflow.compat.v1")):
         for name in _SESSIONS:
             # A class whose __new__ raises an error creates no session that would need closing.

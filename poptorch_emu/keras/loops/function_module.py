@@ -156,7 +156,7 @@ class _ReadingScope(StoringScope):
         self, given: Mapping[int, torch.Tensor], counts: Sequence[Any], *args: Any
     ) -> None:
         super().__init__(*args)
-        self._given = given  # By the ids of variables.
+        self._given = given  # Values of integers, by the ids of their variables.
         self._counts = {id(each): keras_counterpart(each) for each in counts}
         self._leaves: dict[int, torch.Tensor] = {}
         self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -18,7 +18,7 @@ from poptorch_emu.keras.loops.turns import reading
 
 Element = list[np.ndarray]  # Arrays of the tensors in an element.
 
-# Limits for reading several small elements at once, because a call of TensorFlow takes longer.
+# Limits for reading small elements in groups, because one call of TensorFlow takes long.
 _MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 64, 2**20
 # Limit for elements that are read in advance, if a data set does not know its size.
 _MOST_HELD_BYTES = 2**28

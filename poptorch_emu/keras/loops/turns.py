@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from poptorch_emu.errors import compiler_error
 
-# Time after which a waiting call in a data function counts as the cause of a slow read.
+# Longest duration of a read; after it, a data function that waits for its turn is its cause.
 _PATIENCE_SECONDS = 2.0
 # File of TensorFlow from which tf.py_function, numpy_function and from_generator call Python.
 _CALLS_OF_DATA = "script_ops.py"
