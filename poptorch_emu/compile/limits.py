@@ -126,7 +126,7 @@ def check_num_ipus(placed: Partition, config: CompileConfig, *, is_plan: bool = 
     A plan may use more IPUs than one process, if their number can be reserved.
 
     Raises:
-        Error: the model needs too many IPUs, or a power of two and rounding is off.
+        Error: the number of IPUs is too large, or no power of two while rounding is off.
     """
     used = max(placed.ipu_ids) + 1
     total = used * config.replication_factor

@@ -107,7 +107,7 @@ class Planner:
 
     Attributes:
         request: model, inputs and options.
-        inventory: inventory of the unchanged model, with a window that is just long enough.
+        inventory: inventory of the unchanged model, with the shortest window that shows all cycles.
         system: system for settings that do not name one.
         capture: traces the model for other micro-batches; None if it cannot be traced again.
         host: work of the user's program meanwhile; None if it takes no time.
@@ -162,7 +162,7 @@ class Planner:
         return Planned(inventory, memory, tiles, split, find_time)
 
     def split(self, num_ipus: int, settings: Mapping[str, Any] = _NOTHING) -> Split:
-        """Returns the split with the fastest slowest stage, among those that fit.
+        """Returns the split that minimises the time of the slowest stage, among those that fit.
 
         Raises:
             Error: units are fewer than IPUs, or no split keeps a shared weight on one IPU.
@@ -233,7 +233,7 @@ def _has_stages(case: _Case, config: CompileConfig, num_ipus: int) -> bool:
 
 
 def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _Split:
-    """Returns the split for `num_ipus` IPUs with the fastest slowest stage.
+    """Returns the split for `num_ipus` IPUs that minimises the time of the slowest stage.
 
     Raises:
         Error: the model cannot be split into this number of stages.

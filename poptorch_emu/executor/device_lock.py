@@ -16,7 +16,7 @@ class DeviceLock:
     """A lock that one thread holds; a deep copy of its owner has a new lock.
 
     Attributes:
-        lock: held by the thread that uses the device.
+        lock: lock that the thread that uses the device holds.
     """
 
     def __init__(self) -> None:

@@ -359,7 +359,7 @@ class DeviceModel:
             self._attach()
 
     def _follow_optimizer(self) -> None:
-        """Updates the options if the optimiser chooses the mean of gradients."""
+        """Updates the options if the optimiser needs a running mean of gradients."""
         link = self.optimizer_link
         if link is not None and self.compilation.executable is None and link.needs_running_mean:
             self._options = with_running_mean(self._options)

@@ -238,13 +238,13 @@ class PoplarExecutor:
         return self._on_device.times().cycles
 
     def getPerfCounters(self) -> Counters:
-        """Returns the times at which inputs and outputs of the last call crossed (exact in form).
+        """Returns the times at which the last call transferred inputs and outputs (exact in form).
 
         The clock is that of this computer, or of the machine after `emulator.set_latencies`.
 
         Returns:
-            Lists of tensors for "input", "input_complete", "output" and "output_complete". A list
-            holds the times of each tensor's pieces in seconds, ascending; `[[]]` without a call.
+            For "input", "input_complete", "output" and "output_complete", one list for each tensor
+            with the times of its pieces in seconds, ascending; `[[]]` without a call.
         """
         return self._on_device.measurement.counters()
 
@@ -260,7 +260,7 @@ class PoplarExecutor:
         return self._on_device.measurement.latency(INPUTS)
 
     def getComputeLatency(self) -> Latency:
-        """Returns the latencies from the last input on the device to the last output (exact)."""
+        """Returns the latencies from the last input on device to the last output (exact in form)."""
         return self._on_device.measurement.latency(COMPUTING)
 
     def getIpuHostLatency(self) -> Latency:

@@ -104,7 +104,7 @@ class Measurement:
         return self._call_seconds if session is None else session.call_seconds
 
     def counters(self) -> Counters:
-        """Returns the times at which inputs and outputs of the last call crossed."""
+        """Returns the times at which the last call transferred inputs and outputs."""
         session = self._device.session
         inputs, outputs = self._spans if session is None else _spans_of(session)
         if self.modelled is not None and any((*inputs, *outputs)):

@@ -29,7 +29,7 @@ class NanHunt:
     """Stores the state before a call, and finds the fault after it.
 
     Attributes:
-        device_lock: held by the thread that uses the device.
+        device_lock: lock that the thread that uses the device holds.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class ExportedModel:
 
 
 def path_to_save(filename: str | Path) -> Path:
-    """Returns the path of the file, in a folder "model.poptorch", and makes the folders above.
+    """Returns the path of the file ("model.poptorch" in a folder), and makes its folders.
 
     Raises:
         AssertionError: one of the folders is a file.

@@ -132,7 +132,7 @@ class Synced:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            # The plain tensor's own method would not keep that tensor, and so its id, alive.
+            # `copy.deepcopy` keeps the plain tensor alive, because the memo holds its id.
             memo[id(self)] = copy.deepcopy(_without_sync(self), memo)
         return memo[id(self)]
 

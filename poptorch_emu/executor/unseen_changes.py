@@ -205,7 +205,7 @@ def _places(
     """Yields name, holder, key and value of each parameter, buffer and module."""
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            continue  # Its members are fixed.
+            continue  # TorchScript fixes its members.
         for kind in ("_parameters", "_buffers", "_modules"):
             held = vars(module)[kind]
             yield from ((f"{path}.{k}" if path else k, held, k, v) for k, v in held.items())

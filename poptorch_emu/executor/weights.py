@@ -39,11 +39,11 @@ class Weights:
         Args:
             model: the user's model.
             trainer: the executor; only a weak reference to it is stored.
-            device: the attached device, which holds newer values.
+            device: the attached device; empty while none is attached.
             is_training: whether the executor trains.
         """
         self._is_ahead = False
-        self._num_uncounted = 0  # Calls that no counter of batches includes.
+        self._num_uncounted = 0  # Calls not yet in the counters of batches.
         self._model = model
         self._device = device
         self._is_training = is_training

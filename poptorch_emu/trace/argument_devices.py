@@ -44,5 +44,5 @@ def is_fake_on_host(values: Any) -> bool:
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device:
-    """Returns the device of a tensor; for a fake one without a slow dispatch."""
+    """Returns the device of a tensor; for a fake tensor, without a slow dispatch."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device

@@ -1,8 +1,8 @@
 """Records loops and branches in a graph, with their gradients.
 
 A body is recorded once as a region. If a gradient may be needed, a second region recomputes the
-body and differentiates it. That region of a loop runs in reverse over the states with which each
-iteration began, which forward stores. That of a branch runs only for the side that was taken.
+body and differentiates it. For a loop, this region runs in reverse over the states before each
+iteration, which forward stores. For a branch, it runs for the taken side only.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ aten = ops.aten
 _UNIFORM = frozenset(
     {aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator}
 )
-# Operators that keep a number but change its shape. A cast may change it, by rounding up to 1.
+# Operators that keep the number in a tensor. Casts are absent, because they may round up to 1.
 _SAME_NUMBER = frozenset(
     {
         aten.alias.default,

@@ -93,7 +93,7 @@ def take(tensor: torch.Tensor, index: Any) -> Any:
             items[number] = _all_of(item)
     state = regions.current()
     part = state.recorder.find(tensor)
-    if part is not None:  # torch.vmap hides its tensors.
+    if part is not None:  # torch.vmap hides tensors from the recorder.
         state.copied_parts[part] = user_source()
     return tensor[tuple(items)]
 

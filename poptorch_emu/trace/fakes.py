@@ -21,7 +21,7 @@ class FakeMaker:
     """Makes fake tensors of one mode, whose common attributes are computed once."""
 
     def __init__(self, device: torch.device) -> None:
-        """Makes a maker of fake tensors on `device`."""
+        """Prepares the maker for fake tensors on `device`."""
         self.device = device
         self._mode: FakeTensorMode | None = None
         self._state: dict[str, Any] = {}

@@ -33,7 +33,7 @@ def tolerate(kind: str, error: Error, instead: str) -> None:
     """
     if strict.raises_errors():
         raise error
-    is_backward = current_autograd_node() is not None  # Forward has warned.
+    is_backward = current_autograd_node() is not None  # Forward has already warned.
     place = (kind, user_source())
     if place not in _told and not is_backward:
         _told.add(place)

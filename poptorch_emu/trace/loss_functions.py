@@ -135,7 +135,7 @@ LOSS_FUNCTIONS: frozenset[LossFunction] = frozenset(
     }
 )
 
-# Reductions by the number that operators use for them.
+# Names of reductions, indexed by the number that operators use.
 _REDUCTIONS = ("none", "mean", "sum")
 # Functions that compute the same losses as operators, by the operator's name.
 _OPERATORS: dict[str, LossFunction] = {

@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs `func` on the fakes and appends it to the graph."""
+        """Runs `func` on the fake tensors and appends it to the graph."""
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # PyTorch asks several times per operation.
         kwargs = _on_known_device(kwargs or {})

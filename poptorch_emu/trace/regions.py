@@ -59,7 +59,7 @@ class Recording:
         is_apart: whether other processes run the graph independently.
         host_functions: functions that the graph calls on the host, by name.
         present_value: returns a tensor's value with the current weights, or None if unknown.
-        copied_parts: the user's line for each part that is taken with an index of the run.
+        copied_parts: the user's line for each part of a tensor that a tensor index selects.
     """
 
     recorder: Recorder

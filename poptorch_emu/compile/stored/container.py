@@ -1,8 +1,7 @@
 """A file of named sections, with a digest and the versions of its writer.
 
-The file has a fixed head (magic word, version of the layout, lengths, digest), a JSON header (the
-versions of this package and of PyTorch, and the sections), and the sections. Reading executes
-nothing.
+The file has a head (magic word, layout version, lengths, digest), a JSON header (versions of this
+package and of PyTorch, list of sections), and the sections. Reading executes nothing.
 """
 
 from __future__ import annotations

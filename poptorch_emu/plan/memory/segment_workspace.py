@@ -21,7 +21,7 @@ def inlined_bytes(segment: Segment, elements: Mapping[int, int]) -> dict[int, in
 
     Args:
         segment: segment of an update.
-        elements: number of elements of each register that a template for any size loads.
+        elements: number of elements of each loaded register, for templates that fit any size.
     """
     sizes: dict[int, int] = {}
     for registers in segment.inlined:

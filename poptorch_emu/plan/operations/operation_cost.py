@@ -141,7 +141,7 @@ class OperationCosts:
         count = arguments[1] if node.target is FOR_LOOP else 1
         return OperationCost(max(sums, key=lambda c: c.cycles).times(count), is_rough=True)
 
-    # Products.
+    # Costs of products and convolutions.
 
     def _products(self, node: fx.Node) -> list[Cost]:
         has_half = self._has_half[family_of(node) is Family.CONVOLUTION]
@@ -241,7 +241,7 @@ class OperationCosts:
         passes = 2 if "backward" in bare_name(node) else 1
         return inputs + (hidden + own).times(passes * steps) + sum(others, Cost())
 
-    # Others.
+    # Costs of all other families.
 
     def _softmax(self, node: fx.Node) -> Cost:
         name = bare_name(node)

@@ -1,6 +1,6 @@
 """Durations of the segments and updates of one replica, each on its own.
 
-They are computed from the placed model, without the engine.
+Durations are computed from the placed model, without the engine.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ def _extend(
         stage: number of the stage that is added.
         limit: largest bytes of a tile; None allows any.
     """
-    count, behind = len(costs.units), costs.num_stages - 1 - stage  # Each needs one unit.
+    count, behind = len(costs.units), costs.num_stages - 1 - stage  # Each later stage needs 1 unit.
     found: dict[int, _Cut] = {}
     for before, (slowest, ends) in best.items():
         lasts = range(before + 1, count - behind) if behind else (count - 1,)

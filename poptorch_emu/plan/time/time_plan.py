@@ -1,6 +1,6 @@
 """The plan of time of a step on a real system, as a value.
 
-`step_time.py` computes the plan; this file knows no graphs or segments. Cycles are a tile's.
+`step_time.py` computes the plan. This file knows no graphs. Cycles are cycles of a tile's clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class OperationTime:
     """The time of one operation each time its segment runs.
 
     Attributes:
-        segment: name of the segment, such as "forward 0"; a backward one if it recomputes.
+        segment: name of the segment, such as "forward 0". Recomputation is in a backward segment.
         ipu: the user's number of the IPU.
         name: title of the operation, unique in the graph.
         operator: name of the operator, such as "aten::mm".

@@ -69,7 +69,7 @@ def _prefix(node: fx.Node, depth: int) -> str:
 
 
 def _ordered(nodes: list[fx.Node], name_of: Callable[[fx.Node], str]) -> dict[fx.Node, str]:
-    """Returns the unit of each operation; one without a new unit joins the latest."""
+    """Returns the unit of each operation, so that each unit is one contiguous run."""
     found: dict[fx.Node, str] = {}
     seen: list[str] = []
     for node in nodes:
