@@ -67,7 +67,7 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
 
     @property
     def steps_per_execution(self) -> int:
-        """Batches that all replicas take together; assigned as the batches of one replica."""
+        """Number of batches for all replicas together; the number for one replica is assigned."""
         return self._steps * self.replicas
 
     @steps_per_execution.setter

@@ -1,4 +1,4 @@
-"""Search for the values of the other run that belong to ours, where the order misleads."""
+"""Finds the values of the other run that belong to ours, if matching by order was wrong."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class RunWriter(TakenValues):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        """Writes the list of values; after an error the list, and so a valid run, is missing."""
+        """Writes the list of values unless an error occurred; without it the file is no run."""
         if kind is None:
             self._file.writestr(_LIST, json.dumps(self._content()))
         self._file.close()

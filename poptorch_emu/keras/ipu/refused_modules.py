@@ -66,7 +66,7 @@ class _RefusedModule(ModuleType):
 
 
 class _RefusedName:
-    """Stands for a function or a class."""
+    """Represents a function or class of a refused module; any use raises an error."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name

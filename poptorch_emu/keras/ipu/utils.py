@@ -72,7 +72,7 @@ def create_ipu_config(**settings: Any) -> IPUConfig:
 
 
 def auto_select_ipus(opts: IPUConfig, num_ipus: Any) -> IPUConfig:
-    """Returns the configuration with a number of IPUs (exact).
+    """Sets the number of IPUs in a configuration, and returns the configuration (exact).
 
     Args:
         opts: configuration from `create_ipu_config`, which is changed.

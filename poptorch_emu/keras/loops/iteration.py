@@ -123,7 +123,7 @@ class Iteration(Capture):
 
 
 def _of_shape(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor in a shape, without an operation on the device if it has the shape."""
+    """Returns a tensor in a shape; no operation is needed if the tensor already has the shape."""
     return tensor if tuple(tensor.shape) == tuple(shape) else tensor.reshape(shape)
 
 

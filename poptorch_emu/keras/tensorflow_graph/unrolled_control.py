@@ -115,7 +115,7 @@ def _known(graph: DeviceGraph, value: Any) -> Any:
 
 
 def _custom_gradient(graph: DeviceGraph, function: Any, args: Any, kwargs: Any) -> Any:
-    """Computes TensorFlow's own functions, whose formulas have the gradients already."""
+    """Runs TensorFlow's own functions directly, because autograd finds their gradients."""
     if getattr(function, "__module__", "").startswith("tensorflow."):
         return function(*args, **kwargs)[0]
     raise refusal(

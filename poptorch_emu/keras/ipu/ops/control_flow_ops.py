@@ -10,7 +10,7 @@ __all__ = ["barrier"]
 def barrier(
     tensors: Any, insert_barrier_for_gradients: bool = False, name: str | None = None
 ) -> Any:
-    """Returns tensors as they are (exact).
+    """Returns the tensors unchanged, because values do not depend on the order (exact).
 
     Args:
         tensors: structure of tensors.

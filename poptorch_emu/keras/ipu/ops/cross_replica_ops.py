@@ -36,7 +36,7 @@ def cross_replica_mean(
 
 
 def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
-    """Returns tensors as they are (exact).
+    """Returns the tensors unchanged (exact).
 
     Args:
         tensors: structure of tensors.

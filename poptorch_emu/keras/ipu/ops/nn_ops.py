@@ -1,4 +1,4 @@
-"""Activations."""
+"""Activation functions."""
 
 from __future__ import annotations
 
