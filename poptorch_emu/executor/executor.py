@@ -260,7 +260,7 @@ class PoplarExecutor:
         return self._on_device.measurement.latency(INPUTS)
 
     def getComputeLatency(self) -> Latency:
-        """Returns the latencies from the last input on device to the last output (exact in form)."""
+        """Returns the latencies from last input on the device to last output (exact in form)."""
         return self._on_device.measurement.latency(COMPUTING)
 
     def getIpuHostLatency(self) -> Latency:

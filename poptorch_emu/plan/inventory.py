@@ -1,4 +1,4 @@
-"""Facts about a placed model and its planned update, from which every memory plan is computed."""
+"""Facts about a placed model and its planned update, the input of every memory plan."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Inventory:
         links: links that carry values between the segments.
         overlapped: inputs and outputs that are transferred while the IPU computes.
         placed: assignment of stages and operations to IPUs.
-        schedule: the schedule of one window, from which the depths of the links follow.
+        schedule: the schedule of one window, which determines the depths of the links.
         config: the configuration of the compilation, for example the locations of tensors.
         update: plan of the weight update; None in inference.
         variables: variables of the program, by name.
@@ -91,7 +91,7 @@ class Inventory:
         return f"{self.titles[operation]}[{number}]" if number else self.titles[operation]
 
     def last_to_read(self, source: Source, stage: int) -> Port | None:
-        """Returns the last segment of a stage that reads a source after forward, if there is one.
+        """Returns the last segment of a stage that reads a source after forward, or None.
 
         An input is stashed until that segment runs, also if other segments read it earlier.
         """
@@ -145,7 +145,7 @@ class Inventory:
         """Returns the size of a load of a variable or of an accumulated gradient.
 
         Args:
-            source: the source that is loaded. For a source of another kind the result is None.
+            source: the loaded source. For a source of another kind the result is None.
             is_sharded: whether the segment computes on the replica's part of each tensor.
         """
         variable = self.variables.get(source.name)

@@ -46,7 +46,7 @@ def ipu_times(
         updates: time of the update on each IPU; empty in inference.
         ipu_ids: the user's number of each virtual IPU.
         scale: factor from cycles of a window to seconds of a step.
-        outside: seconds of those parts of a step in which no window runs.
+        outside: seconds of those parts of a step that are outside of all windows.
     """
 
     def cycles_of(port: Port) -> float:

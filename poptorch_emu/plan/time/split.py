@@ -226,7 +226,7 @@ def best_split(costs: StageCosts, *, is_of_blocks: bool, has_limit: bool = True)
 
 
 def _fastest(forms: Sequence[StageCosts], limit: int | None) -> _Ended | None:
-    """Returns the fastest division whose tiles hold at most `limit` bytes, if there is one."""
+    """Returns the fastest division whose tiles hold at most `limit` bytes, or None."""
     found = [(form, best) for form in forms if (best := _cut(form, limit)) is not None]
     if not found:
         return None

@@ -142,7 +142,7 @@ class Window:
         return self.num_micro_batches * one
 
     def bubble(self, cycles_of: Cycles) -> float:
-        """Returns the share of the time in which IPUs wait, without the updates."""
+        """Returns the share of the time that IPUs wait, without the updates."""
         busy, cycles = self.busy_cycles(cycles_of), self.cycles(cycles_of)
         return 1.0 - sum(busy) / (len(busy) * cycles) if cycles else 0.0
 
