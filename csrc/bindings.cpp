@@ -52,8 +52,8 @@ void handle_signals() {
 }
 
 // Fills `place` with the stack of `samples` and returns true if types and shapes match; otherwise
-// it changes nothing. A data loader uses it for batches. The samples must be plain, dense tensors
-// on the host without an autograd graph. Like PyTorch, it copies without the GIL.
+// returns false without a change. A data loader uses it for batches. The samples must be plain,
+// dense tensors on the host without an autograd graph. Like PyTorch, it copies without the GIL.
 bool stack_into(const py::sequence& samples, at::Tensor place) {
   if (samples.size() == 0 || place.dim() == 0 ||
       static_cast<int64_t>(samples.size()) != place.size(0)) {
@@ -88,15 +88,15 @@ std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(Executor
   return pieces;
 }
 
-// Returns for each link the maximum number of items that a replica held, and of bytes.
+// Returns for each link the maximum number of items, and of their bytes, that a replica held.
 std::vector<std::pair<int64_t, int64_t>> link_peaks(const Executor& executor) {
   std::vector<std::pair<int64_t, int64_t>> pairs;
   for (const LinkPeak& peak : executor.link_peaks()) pairs.emplace_back(peak.items, peak.bytes);
   return pairs;
 }
 
-// Returns an array with one int64 row for each event, in the order of its members. After each
-// profiled call, a NumPy array takes a third of the time of a tensor that is converted to an array.
+// Returns the events as a NumPy array with one int64 row for each, because converting a tensor to
+// an array would take three times as long after each profiled call.
 py::array_t<int64_t> as_table(std::vector<Event> events) {
   static_assert(sizeof(Event) == 8 * sizeof(int64_t));
   auto owned = std::make_unique<std::vector<Event>>(std::move(events));
@@ -190,7 +190,7 @@ void bind_executor(py::module_& m) {
       .def("output_spans", [](Executor& e) { return e.transfer_times().last()->outputs; });
 }
 
-// Binds the kernels, and the vector width on which their choice depends.
+// Binds the kernels for products, and the vector width on which their choice depends.
 void bind_kernels(py::module_& m) {
   m.def("vector_width", &vectors::width);
   py::enum_<ProductKernel>(m, "ProductKernel")
@@ -199,7 +199,7 @@ void bind_kernels(py::module_& m) {
       .value("PANELS", ProductKernel::kPanels);
 }
 
-// Binds the choice of workers for tests, which pass costs of their own.
+// Binds the choice of workers, for tests that pass made-up durations.
 void bind_worker_choice(py::module_& m) {
   m.def("set_shares_work", &set_shares_work);
   using Among = WorkerChoice::Among;
@@ -252,7 +252,7 @@ void translate_errors() {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
       const py::object make = py::module_::import("poptorch_emu.errors").attr("compiler_error");
-      // The message of a damaged program may contain any bytes.
+      // A damaged program may put any bytes into an error message.
       const std::string& text = error.message();
       const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
           text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace"));
@@ -267,7 +267,7 @@ void translate_errors() {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The C++ engine of poptorch_emu: programs and their execution on virtual IPUs.";
-  // The classes belong to the module name `poptorch_emu._C`, for every version of the engine.
+  // The classes report `poptorch_emu._C` as their module, whatever the file name of the engine.
   m.attr("__name__") = "poptorch_emu._C";
   poptorch_emu::translate_errors();
   poptorch_emu::bind_instructions(m);

@@ -10,11 +10,11 @@
 
 namespace poptorch_emu {
 
-// Binds registers, debug records and bodies, which code consists of.
+// Binds the parts of code to Python: registers, debug records and bodies.
 void bind_instructions(pybind11::module_& m);
-// Binds `Program` and its enumerations.
+// Binds `Program` and its enumerations to Python.
 void bind_program(pybind11::module_& m);
-// Binds checks of many tensors, or of many objects in dictionaries, in one call.
+// Binds functions that check many tensors, or many objects in dictionaries, in one call.
 void bind_guards(pybind11::module_& m);
 
 // Returns an instruction that calls an operator with Python's arguments. Registers and lists of

@@ -28,7 +28,8 @@ void check_lengths(const py::list& some, const py::list& others) {
   if (py::len(some) != py::len(others)) throw py::value_error("The lists differ in length.");
 }
 
-// Returns whether each tensor has its version (0 if made in inference mode) and its address.
+// Returns whether each tensor still has the given version (0 if made in inference mode) and
+// address.
 bool have_states(const py::list& tensors, const py::list& versions, const py::list& places) {
   check_lengths(tensors, versions);
   check_lengths(tensors, places);
@@ -41,7 +42,7 @@ bool have_states(const py::list& tensors, const py::list& versions, const py::li
   return true;
 }
 
-// Returns whether each tensor requires a gradient exactly if its flag is true.
+// Returns whether the `requires_grad` of each tensor equals its flag.
 bool have_flags(const py::list& tensors, const py::list& flags) {
   check_lengths(tensors, flags);
   for (py::ssize_t i = 0; i < PyList_GET_SIZE(tensors.ptr()); ++i) {
@@ -51,7 +52,7 @@ bool have_flags(const py::list& tensors, const py::list& flags) {
   return true;
 }
 
-// Returns whether each dictionary holds the same object under its key.
+// Returns whether each dictionary still holds the given object under the given key.
 bool are_held(const py::list& holders, const py::list& keys, const py::list& objects) {
   check_lengths(holders, keys);
   check_lengths(holders, objects);
@@ -68,8 +69,8 @@ bool is_plain_tensor(PyObject* object) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == THPVariableClass;
 }
 
-// Returns whether all are ordinary CPU tensors, and `others` are contiguous with the shapes and
-// types of `known`.
+// Returns whether both tuples hold ordinary CPU tensors, and `others` are contiguous with the
+// shapes and types of `known`.
 bool are_like(const py::tuple& known, const py::tuple& others) {
   if (py::len(known) != py::len(others)) return false;
   for (py::ssize_t i = 0; i < PyTuple_GET_SIZE(known.ptr()); ++i) {

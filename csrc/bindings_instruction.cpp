@@ -19,7 +19,7 @@ TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& typ
 namespace poptorch_emu {
 namespace {
 
-// A register as an argument in Python.
+// The Python class of a register, for arguments of instructions.
 struct PyRegister {
   int64_t index;
 };

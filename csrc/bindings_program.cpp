@@ -1,4 +1,4 @@
-// Builder of programs for Python.
+// Python bindings of the builder of programs.
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -68,7 +68,7 @@ void set_schedule(Program& program,
 
 using ProgramClass = py::class_<Program, std::shared_ptr<Program>>;
 
-// Binds the tables of a program.
+// Binds functions that fill the tables of a program.
 void bind_tables(ProgramClass& program) {
   program
       .def("add_constant",
@@ -105,7 +105,7 @@ void bind_tables(ProgramClass& program) {
       });
 }
 
-// Binds segments, the replicas that run them, and the exchanges between replicas.
+// Binds functions for segments, the replicas that run them, and the exchanges between replicas.
 void bind_segments(ProgramClass& program) {
   program
       .def("add_segment",
@@ -141,7 +141,7 @@ void bind_segments(ProgramClass& program) {
       });
 }
 
-// Binds the loads, which fill registers before a segment runs.
+// Binds functions for loads, which fill registers before a segment runs.
 void bind_loads(ProgramClass& program) {
   const auto bind = [&](const char* name, auto make_source) {
     program.def(name, [make_source](Program& p, int64_t s, int64_t r, int64_t id) {
@@ -173,7 +173,7 @@ void bind_loads(ProgramClass& program) {
           py::arg("segment"), py::arg("register"), py::arg("piece") = 0);
 }
 
-// Binds instructions, and the stores of their results.
+// Binds functions for instructions, and for stores of their results.
 void bind_code(ProgramClass& program) {
   program
       .def("add_instruction", &add_instruction, py::arg("segment"), py::arg("operator"),
@@ -209,7 +209,7 @@ void bind_code(ProgramClass& program) {
       });
 }
 
-// Binds links between segments, places in streaming memory, and the schedule.
+// Binds functions for links between segments, places in streaming memory, and the schedule.
 void bind_plan(ProgramClass& program) {
   program.def("add_link", &add_link)
       .def("set_remote_variable",
@@ -225,7 +225,7 @@ void bind_plan(ProgramClass& program) {
       });
 }
 
-// Binds the checks, the text and the file format of a finished program.
+// Binds functions for a finished program: checks, text and file format.
 void bind_whole(ProgramClass& program) {
   program
       .def("validate",

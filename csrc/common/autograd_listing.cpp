@@ -28,7 +28,7 @@ class Lister {
   }
 
  private:
-  // Returns the number of a node in the listing; a new node is listed later.
+  // Returns the number of a node in the listing; lists a new node later.
   size_t number(Node* node) {
     const auto [found, is_new] = numbers_.try_emplace(node, nodes_.size());
     if (is_new) nodes_.push_back(node);
@@ -53,7 +53,7 @@ class Lister {
                           !node.post_hooks().empty() || !node.tensor_pre_hooks().empty();
   }
 
-  // The node's class is declared in a header for Python extensions only.
+  // Compares names, because a header for Python extensions declares the class of these nodes.
   static bool is_python(const Node& node) {
     return c10::demangle(typeid(node).name()) == "torch::autograd::PyNode";
   }

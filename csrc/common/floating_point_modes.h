@@ -4,15 +4,15 @@
 
 namespace poptorch_emu {
 
-// Returns the rounding mode of a thread and whether it flushes denormal numbers to zero. For
-// example, `torch.set_flush_denormal` changes them for its own thread only.
+// Returns the floating-point modes of the current thread: rounding, and flushing of denormals to
+// zero. For example, `torch.set_flush_denormal` changes them for its own thread only.
 inline std::fenv_t floating_point_modes() {
   std::fenv_t modes;
   std::fegetenv(&modes);
   return modes;
 }
 
-// Returns the modes of a new thread.
+// Returns the floating-point modes of a new thread.
 inline const std::fenv_t& default_floating_point_modes() {
   static const std::fenv_t modes = [] {
     const std::fenv_t before = floating_point_modes();
@@ -24,7 +24,7 @@ inline const std::fenv_t& default_floating_point_modes() {
   return modes;
 }
 
-// Sets the modes of the current thread, and restores the earlier ones at the end.
+// Sets the floating-point modes of the current thread, and restores the earlier ones at the end.
 class FloatingPointModes {
  public:
   explicit FloatingPointModes(const std::fenv_t& modes) { std::fesetenv(&modes); }

@@ -4,7 +4,7 @@
 
 namespace poptorch_emu {
 
-// Prefetches bytes that the processor cannot predict. They go to its first-level cache, or to the
+// Prefetches bytes whose address the processor cannot predict, to its first-level cache, or to the
 // second level, so that data in the first level stays there.
 template <int kCache = 1>
 inline void prefetch(const void* begin, int64_t num_bytes) {
@@ -22,8 +22,7 @@ inline void prefetch_to_write(const void* begin, int64_t num_bytes) {
   const auto* const bytes = static_cast<const char*>(begin);
   for (int64_t at = 0; at < num_bytes; at += kLine) {
 #if defined(__x86_64__)
-    // The compiler supports this instruction for some processors only; others execute it as a
-    // no-op.
+    // The compiler supports `prefetchw` for some processors only; the others ignore it.
     asm volatile("prefetchw %0" : : "m"(bytes[at]));
 #else
     __builtin_prefetch(bytes + at, /*rw=*/1);

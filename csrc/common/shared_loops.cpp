@@ -10,13 +10,13 @@
 namespace poptorch_emu {
 namespace {
 
-// Minimum number of parts for which workers are woken: a part and a wake-up each take about 10 us.
+// Minimum number of parts for waking workers, because a part and a wake-up each take about 10 us.
 constexpr int64_t kPartsWorthWaking = 8;
 constexpr int kLooksBeforeYielding = 1000;
 
 thread_local SharedLoops* loops_of_thread = nullptr;
-// Whether the thread runs a part. A helper that offered a loop within its part would wait for
-// itself.
+// Whether this thread runs a part of a loop. A helper that offered a loop within its part would
+// wait for itself.
 thread_local bool is_in_part = false;
 
 }  // namespace
@@ -29,7 +29,7 @@ struct SharedLoops::Loop {
   std::mutex mutex = {};
   std::exception_ptr error = nullptr;
 
-  // Runs parts until none is left; returns whether it ran any.
+  // Runs parts of the loop until none is left; returns whether it ran any.
   bool work() {
     for (bool has_worked = false;; has_worked = true) {
       const int64_t begin = next.fetch_add(per_part);
@@ -63,7 +63,8 @@ void SharedLoops::run(int64_t count, int64_t per_part, Part part) {
   if (loop.error) std::rethrow_exception(loop.error);
 }
 
-// `run` waits for helpers that were counted before it withdrew the loop; later helpers see no loop.
+// A helper counts itself first. `run` withdraws its loop and waits for all counted helpers; later
+// ones see no loop.
 bool SharedLoops::help() {
   if (offered_.load(std::memory_order_relaxed) == nullptr) return false;
   ++num_helpers_;

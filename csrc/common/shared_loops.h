@@ -15,7 +15,7 @@ namespace poptorch_emu {
 // part.
 class SharedLoops {
  public:
-  // `wake` is called for a loop that is long enough; it makes sleeping workers look for work.
+  // `wake` is called for a long loop; it makes sleeping workers look for work.
   explicit SharedLoops(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   using Part = c10::function_ref<void(int64_t begin, int64_t end)>;
@@ -24,13 +24,13 @@ class SharedLoops {
   // Returns when all have ended, and throws the exception of the first part that threw.
   void run(int64_t count, int64_t per_part, Part part);
 
-  // Runs parts of the offered loop on an idle worker; returns whether it ran any.
+  // Runs parts of the offered loop, on an idle worker; returns whether it ran any.
   bool help();
 
   // Returns the loops of the workers to which the current thread belongs; null for other threads.
   static SharedLoops* of_thread();
 
-  // Registers the current thread as one of the workers.
+  // Registers the current thread as one of the workers, as long as the object exists.
   class Member {
    public:
     explicit Member(SharedLoops& loops);
@@ -44,7 +44,7 @@ class SharedLoops {
 
   const std::function<void()> wake_;
   std::atomic<Loop*> offered_ = nullptr;
-  // Number of workers that may be running the offered loop, which stays until they have left.
+  // Number of workers that may be running the offered loop; `run` waits until it is 0.
   std::atomic<int64_t> num_helpers_ = 0;
 };
 

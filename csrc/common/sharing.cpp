@@ -6,7 +6,7 @@
 #endif
 
 // MKL has its own thread count, which PyTorch sets if it was built with MKL. Within a parallel
-// region MKL uses one thread by itself, but takes other code paths with other bits.
+// region MKL would use one thread anyway, but run other code with other bits.
 extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
 
 namespace poptorch_emu {
@@ -45,7 +45,7 @@ bool shares_work() { return is_sharing; }
 
 void set_shares_work(bool is_allowed) { is_sharing = is_allowed; }
 
-// The count is read before it is changed, because a new thread then takes PyTorch's count.
+// The thread count is read before it is changed, because a new thread then starts with PyTorch's.
 OneThread::OneThread(bool is_asked)
     : is_asked_(is_asked && at::get_num_threads() > 1),
       before_(is_asked_ ? at::get_num_threads() : 1) {

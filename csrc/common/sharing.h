@@ -21,10 +21,9 @@ class IntraOpThreads {
   int before_;
 };
 
-// Says whether our own operators on the current thread share their work among the threads of an
-// operation or with other workers; restores the earlier setting. Within a scope that forbids
-// sharing, no inner scope allows it. Sharing changes no bit, unlike the thread count of PyTorch's
-// kernels.
+// Allows or forbids our own operators on the current thread to share work among threads or with
+// other workers, and restores the earlier setting at the end. Within a scope that forbids sharing,
+// no inner scope allows it. Sharing changes no bit, unlike the thread count of PyTorch's kernels.
 class Sharing {
  public:
   explicit Sharing(bool is_allowed);
@@ -36,7 +35,7 @@ class Sharing {
 };
 
 bool shares_work();
-void set_shares_work(bool is_allowed);  // for the current thread, in tests
+void set_shares_work(bool is_allowed);  // for the current thread; used by tests
 
 // Runs PyTorch's kernels on the current thread alone, if asked. Unlike `at::set_num_threads`, it
 // affects no other thread.

@@ -26,7 +26,7 @@ void Meeting::come(int64_t num_members) {
   }
 }
 
-// Members wait for each other, so that all of them must run. The parallel region therefore asks
+// Members wait for each other, so that all must run at once. The parallel region therefore asks
 // OpenMP for the actual number of threads.
 bool run_teams([[maybe_unused]] int64_t num_pieces, [[maybe_unused]] int64_t most_members,
                [[maybe_unused]] const std::function<void(int64_t, const Member&)>& run) {

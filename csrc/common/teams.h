@@ -16,7 +16,7 @@ class Meeting {
 
  private:
   std::atomic<int64_t> num_there_ = 0;
-  std::atomic<int64_t> num_before_ = 0;  // meetings
+  std::atomic<int64_t> num_before_ = 0;  // meetings so far
 };
 
 // One of the threads that share a piece of work; by default the only one.
@@ -25,7 +25,7 @@ struct Member {
   int64_t num_members = 1;
   Meeting* meeting = nullptr;
 
-  // Begin and end of this member's part of [0, count).
+  // Return begin and end of this member's part of [0, count).
   int64_t begin_of(int64_t count) const { return count * index / num_members; }
   int64_t end_of(int64_t count) const { return count * (index + 1) / num_members; }
   void meet() const {
@@ -39,7 +39,7 @@ struct Member {
 bool run_teams(int64_t num_pieces, int64_t most_members,
                const std::function<void(int64_t piece, const Member& member)>& run);
 
-// Calls `run_teams`; if there are too few threads, each piece runs on one thread by `share_out`.
+// Runs teams if there are enough threads; otherwise runs each piece on one thread by `share_out`.
 template <class Run>
 void share_out_to_teams(int64_t num_pieces, int64_t most_members, const Run& run) {
   if (run_teams(num_pieces, most_members, run)) return;

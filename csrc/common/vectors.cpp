@@ -9,7 +9,7 @@ int64_t widest() {
 #if POPTORCH_EMU_COMPILES_VECTORS
   const auto used = at::get_cpu_capability();
   if (used == "AVX512" && __builtin_cpu_supports("x86-64-v4") != 0) return 512;
-  // PyTorch's AVX-512 kernels require fewer extensions than ours.
+  // AVX-512 is not enough for our 512-bit kernels, which require more extensions than PyTorch's.
   if ((used == "AVX512" || used == "AVX2") && __builtin_cpu_supports("x86-64-v3") != 0) return 256;
 #endif
   return 0;

@@ -17,7 +17,7 @@
 #define POPTORCH_EMU_IS_AMD false
 #endif
 
-// An inlined function is compiled for the processors of its caller.
+// Forces inlining, so that a function is compiled for the processors of its caller.
 #define POPTORCH_EMU_INLINE inline __attribute__((always_inline))
 
 namespace poptorch_emu::vectors {
@@ -26,8 +26,8 @@ namespace poptorch_emu::vectors {
 // the processor's width nor that of PyTorch's kernels, which `ATEN_CPU_CAPABILITY` can reduce.
 int64_t width();
 
-// Vectors that fill one register and may lie at any address. A vector type loses its attributes as
-// a template argument, so that each is wrapped in a structure.
+// Structures with a vector type that fills one register and may have any address. A bare vector
+// type would lose its attributes as a template argument.
 struct Avx512 {
   using Vector = float __attribute__((vector_size(64), aligned(4), may_alias));
 };
@@ -51,7 +51,7 @@ POPTORCH_EMU_AVX2 void run_for(Avx2, const Run& run) {
 
 #pragma GCC pop_options
 
-// Access to numbers as vectors, for kernels that are compiled for both widths.
+// Reads and writes numbers as vectors, in kernels that are compiled for both widths.
 template <class Width>
 struct Registers {
   using Vector = typename Width::Vector;

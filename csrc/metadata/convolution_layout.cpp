@@ -45,7 +45,7 @@ ConvolutionLayout::ConvolutionLayout(const Tensor& input, const Tensor& weight,
                                      bool is_transposed, IntArrayRef output_padding, int64_t groups)
     : dtype_(input.scalar_type()) {
   const bool is_of_rows = input.dim() == kOneDim;
-  // PyTorch makes rows contiguous first.
+  // PyTorch makes 1-d rows contiguous before it convolves them.
   const Tensor images =
       is_of_rows ? as_images(input, at::meta::empty(input.sizes(), on_meta(dtype_)).strides())
                  : on_cpu(input);

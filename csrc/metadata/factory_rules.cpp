@@ -9,7 +9,7 @@
 namespace poptorch_emu::metadata {
 namespace {
 
-// Rejects other layouts and pinned memory. A rule is only called for results on the IPU.
+// Throws for other layouts and pinned memory. A rule is only called for results on the IPU.
 void check_strided(OptionalLayout layout, OptionalBool is_pinned) {
   only_if(layout.value_or(at::kStrided) == at::kStrided && !is_pinned.value_or(false));
 }
@@ -83,7 +83,7 @@ Tensor arange_step(const Scalar& start, const Scalar& end, const Scalar& step, O
     is_integral = is_integral && number->isIntegral(false);
   }
   const ScalarType type = dtype.value_or(is_integral ? at::kLong : or_default(dtype));
-  // If the type is integral but the numbers are not, PyTorch rounds the numbers first.
+  // If the type is integral but a number is not, PyTorch rounds the numbers first.
   only_if(is_integral || at::isFloatingType(type));
   const double distance = end.toDouble() - start.toDouble();
   only_if(step.toDouble() != 0 && std::isfinite(distance));

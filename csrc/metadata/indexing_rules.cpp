@@ -13,7 +13,7 @@ namespace {
 
 using Indices = c10::List<std::optional<Tensor>>;
 
-// Returns a tensor like `torch.empty_like`, for contiguous tensors only.
+// Returns the metadata of `torch.empty_like`, for contiguous tensors only.
 Tensor as_plain(const Tensor& self) {
   only_if(self.is_contiguous());
   return dense(self.sizes(), self.scalar_type());
@@ -66,7 +66,7 @@ Tensor diagonal_backward(const Tensor& gradient, IntArrayRef sizes, int64_t offs
 
 // -------------------------------------------------------------------------------- parts by indices
 
-// Rule for indexing by integers. A mask is rejected, because its result size depends on values.
+// Rule for indexing by integers. A mask is rejected, because the result's size depends on values.
 Tensor chosen(const Tensor& self, const Indices& indices) {
   for (const OptionalTensor& each : indices) {
     only_if(!is_given(each) || at::isIntegralType(each->scalar_type(), /*includeBool=*/false));
@@ -129,7 +129,7 @@ Tensor repeat(const Tensor& self, IntArrayRef repeats) {
   return dense(sizes, self.scalar_type());
 }
 
-// Channels become pixels.
+// Rule for pixel shuffle, which turns groups of channels into pixels.
 Tensor pixel_shuffle(const Tensor& self, int64_t factor) {
   only_if(self.is_contiguous() && self.dim() >= 3 && factor > 0 && self.numel() > 0);
   only_if(self.size(-3) % (factor * factor) == 0);

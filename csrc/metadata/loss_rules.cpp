@@ -17,7 +17,7 @@ bool are_alike(const Tensor& x, const Tensor& y) {
 
 // ----------------------------------------------------------------------------------------- losses
 
-// Returns one number for each element, or a single number after a reduction.
+// Rule for losses: one number for each element, or a single number after a reduction.
 Tensor loss(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
             int64_t reduction) {
   only_if(is_plain(self) && target.is_contiguous() && are_alike(self, target));
@@ -58,7 +58,7 @@ Tensor bent_loss_backward(const Tensor& gradient, const Tensor& self, const Tens
 
 // ------------------------------------------------------------------------------------ activations
 
-// The gradient reads the second result.
+// Rule for log-sigmoid, whose second result only the gradient reads.
 std::tuple<Tensor, Tensor> log_sigmoid(const Tensor& self) {
   only_if(is_plain(self));
   return {dense(self.sizes(), self.scalar_type()), dense(self.sizes(), self.scalar_type())};
@@ -78,7 +78,7 @@ Tensor hardtanh_backward(const Tensor& gradient, const Tensor& self, const Scala
   return activation_backward(gradient, self);
 }
 
-// GLU returns half as many channels as it reads.
+// Rule for the gradient of GLU, which returns half as many channels as it reads.
 Tensor glu_backward(const Tensor& gradient, const Tensor& self, int64_t dim) {
   only_if(is_plain(self) && gradient.scalar_type() == self.scalar_type());
   only_if(gradient.sizes() == at::meta::glu(self, dim).sizes());

@@ -316,7 +316,7 @@ void list_own_rules(Rules& rules) {
   METADATA_RULE(hardswish, hardswish);
   METADATA_RULE(add_Scalar, with_scaled_number<at::meta::add>);
   METADATA_RULE(sub_Scalar, with_scaled_number<at::meta::sub>);
-  // A reversed subtraction has the same metadata.
+  // The arguments of `rsub` are swapped, which does not change the metadata.
   METADATA_RULE(rsub_Scalar, with_scaled_number<at::meta::sub>);
   METADATA_RULE(mul_Scalar, with_number<at::meta::mul>);
   METADATA_RULE(div_Scalar, with_number<at::meta::div>);

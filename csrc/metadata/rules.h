@@ -14,7 +14,7 @@
 
 namespace poptorch_emu::metadata {
 
-// Functions that add the rule for one overload to a library, by the name of the operation.
+// List of rules by operation name: functions that add the rule for one overload to a library.
 using Rules = std::multimap<std::string, void (*)(torch::Library&)>;
 const Rules& all_rules();
 
@@ -79,7 +79,7 @@ inline Tensor like(const Tensor& tensor, ScalarType dtype, OptionalFormat format
 
 inline bool is_given(const OptionalTensor& tensor) { return tensor && tensor->defined(); }
 
-// Sums of float16 and bfloat16 numbers are computed in float32.
+// Returns the type of accumulation: float32 for float16 and bfloat16 numbers.
 inline ScalarType type_of_sums(const Tensor& tensor) {
   return at::toOpMathType(tensor.scalar_type());
 }

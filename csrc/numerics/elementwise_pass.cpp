@@ -19,8 +19,8 @@
 namespace poptorch_emu {
 namespace {
 
-// Numbers in a part of a block: all results for one part fit into a core's first-level cache.
-// Optimisers' formulas with square roots have more results.
+// Size of a part of a block: all results for one part fit into a core's first-level cache. Formulas
+// of optimisers with square roots have more results, so their parts are smaller.
 constexpr int64_t kPart = 512;
 constexpr int64_t kPartWithRoots = 256;
 
@@ -39,7 +39,7 @@ enum class Operation : int64_t {
 
 namespace kernels {
 
-// The result may overwrite an operand; otherwise they must not overlap.
+// A result may overwrite an operand in place; otherwise the two must not overlap.
 using In = const float*;
 using Out = float*;
 
@@ -51,7 +51,8 @@ POPTORCH_EMU_FOR_EACH_CPU void neg(int64_t n, Out out, In a) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) out[i] = -a[i];
 }
-// Calls PyTorch's square root, which often comes from a library and rounds unlike the processor's.
+// Calls PyTorch's square root, because a library often computes it, with other roundings than the
+// processor.
 void sqrt(int64_t n, float* out, const float* a) {
   at::Tensor result = at::from_blob(out, {n}, at::kFloat);
   at::sqrt_out(result, at::from_blob(const_cast<float*>(a), {n}, at::kFloat));
@@ -134,7 +135,7 @@ int64_t num_operands(Operation operation) {
   return 0;
 }
 
-// Returns whether an operation processes a whole block at once.
+// Returns whether an operation processes a whole block at once, which only the square root does.
 bool is_for_blocks(const int64_t* row) {
   return static_cast<Operation>(row[0]) == Operation::kSqrt && row[2] >= 0;
 }
@@ -146,7 +147,7 @@ int64_t part_of(at::IntArrayRef code) {
   return kPart;
 }
 
-// Returns each scalar repeated `size` times.
+// Returns each scalar repeated `size` times, so that it can be read like a tensor.
 std::vector<float> parts_of(at::ArrayRef<double> constants, at::TensorList scalars, int64_t size) {
   std::vector<float> parts;
   parts.reserve((constants.size() + scalars.size()) * size);
@@ -229,7 +230,7 @@ void ElementwisePass::find_homes(at::IntArrayRef results, at::IntArrayRef places
   }
 }
 
-// Returns the end of the operations that run on one part before the next part is processed.
+// Returns the end of the operations through which one part goes before the next part.
 const int64_t* ElementwisePass::end_of_rows(const int64_t* row) const {
   if (is_for_blocks(row)) return row + ElementwiseCode::kRow;
   while (row != operations_.end() && !is_for_blocks(row)) row += ElementwiseCode::kRow;

@@ -13,13 +13,13 @@ Number* writable_memory(const at::Tensor& tensor) {
   return const_cast<Number*>(tensor.const_data_ptr<Number>());
 }
 
-// Elementwise operations on some tensors, and the values that are results.
+// Elementwise operations on several tensors, with the values that are results.
 //
 // Values are numbered: first the tensors, then the results of the operations in order. A negative
 // number stands for a scalar: -1 is the first constant, and the 0-d tensors in `scalars` follow the
 // constants.
 struct ElementwiseCode {
-  // Numbers per operation in `operations`: its kind, the value that it computes and its operands,
+  // Length of an operation in `operations`: its kind, the value that it computes and its operands,
   // padded.
   static constexpr int64_t kRow = 6;
 
@@ -29,10 +29,10 @@ struct ElementwiseCode {
   at::IntArrayRef results;
   at::IntArrayRef overwritten;  // tensor that each result overwrites; -1 for a new one
 
-  // Throws if the numbers do not describe complete operations.
+  // Throws if `operations` does not consist of complete operations.
   void check() const;
-  // Returns for each result the tensor that it may overwrite before all operations have run. It
-  // returns -1 if the result has to wait, because the tensor is used twice or is a result itself.
+  // Returns for each result the tensor that it may overwrite before all operations have run, or -1
+  // if it must wait, because the tensor is used twice or is a result itself.
   std::vector<int64_t> early_places(at::TensorList tensors) const;
 };
 
@@ -82,7 +82,7 @@ class ElementwisePass {
   const int64_t block_size_;
   const int64_t part_size_;
   const std::vector<float> scalars_;  // each repeated to the length of a part
-  std::vector<Home> homes_;           // by value
+  std::vector<Home> homes_;           // for each value
   int64_t scratch_size_ = 0;
 };
 

@@ -21,13 +21,13 @@ namespace {
 
 // A row of windows. Positions are numbered in the order of the image's memory.
 struct Windows {
-  int64_t first;  // position of the row's start
+  int64_t first;  // position of the first window's row
   int64_t rows, row_step;
   const MaxPool::Span* columns;  // columns of each window
   int64_t count;                 // number of windows
   int64_t column_step;
 
-  // Returns a single window.
+  // Returns these windows reduced to a single one.
   Windows window(int64_t index) const {
     return {first, rows, row_step, columns + index, 1, column_step};
   }
@@ -68,7 +68,7 @@ POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Windows& windows, int64_t chann
 
 constexpr int64_t kLanes = vectors::Registers<vectors::Avx512>::kLanes;
 
-// Returns a mask of the first channels, up to one register.
+// Returns a mask of the first `count` channels, at most one register.
 POPTORCH_EMU_INLINE __mmask16 first_channels(int64_t count) {
   return count >= kLanes ? 0xffff : static_cast<__mmask16>((1u << count) - 1);
 }
@@ -96,7 +96,7 @@ POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Windows& windows, int64_t ch
     for (int64_t c = 0; c < channels; c += kLanes) {
       const __mmask16 mask = first_channels(channels - c);
       __m512 largest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-      __m512 sum = _mm512_setzero_ps();  // NaN if one of the numbers is
+      __m512 sum = _mm512_setzero_ps();  // becomes NaN if any number is NaN
       __m512i indices = _mm512_set1_epi32(static_cast<int32_t>(first));
       for (int64_t row = 0; row < windows.rows; ++row) {
         const int64_t begin = first + row * windows.row_step;
@@ -109,7 +109,7 @@ POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Windows& windows, int64_t ch
             indices = _mm512_mask_mov_epi32(indices, is_next, place);
             place = _mm512_add_epi32(place, column_step);
           }
-          largest = _mm512_mask_max_ps(largest, mask, next, largest);  // The second, if equal.
+          largest = _mm512_mask_max_ps(largest, mask, next, largest);  // `largest` if equal
           sum = _mm512_add_ps(sum, next);
           x += windows.column_step * channels;
         }
@@ -141,7 +141,7 @@ MaxPool::Axis::Axis(int64_t image_size, int64_t kernel, int64_t stride, int64_t 
     : image_size(image_size), kernel(kernel), dilation(dilation) {
   const int64_t size =
       at::native::pooling_output_shape(image_size, kernel, padding, stride, dilation, ceil_mode);
-  // `MaxPool` rejects dimensions without windows.
+  // The loop needs a positive dilation; `MaxPool` rejects dimensions without windows.
   for (int64_t window = 0; window < size && dilation > 0; ++window) {
     // First position of the window, which is moved into the image below, and the end of the window.
     int64_t first = window * stride - padding;

@@ -15,7 +15,7 @@ class MaxPool {
   MaxPool(const at::Tensor& images, at::IntArrayRef kernel, at::IntArrayRef stride,
           at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
 
-  // Height and width of the result.
+  // Return height and width of the result.
   int64_t height() const { return rows_.size(); }
   int64_t width() const { return columns_.size(); }
 
@@ -33,7 +33,7 @@ class MaxPool {
   };
 
  private:
-  // One dimension of the windows.
+  // The windows of one dimension.
   struct Axis {
     Axis(int64_t image_size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
          bool ceil_mode);

@@ -30,7 +30,7 @@ using Dims = c10::SmallVector<Dim, 6>;
 // Below this number of elements a second thread costs more time than it saves.
 constexpr int64_t kFewestElements = 32768;
 
-// Size of a tile, which fits in the first-level cache: along the rows of the result, and across.
+// Size of a tile, which fits in the first-level cache: along rows of the result and across them.
 template <typename T>
 constexpr int64_t kRows = std::min<int64_t>(128, 512 / sizeof(T));
 template <typename T>
@@ -63,7 +63,7 @@ struct Vector {
 template <typename T>
 constexpr int64_t kLanes = 16 / sizeof(T);
 
-// Returns the lower or upper half of the interleaved elements of a and b.
+// Interleaves the elements of a and b, and returns the lower or upper half of the result.
 template <typename T, bool kUpper>
 Vector<T> interleaved(Vector<T> a, Vector<T> b) {
   return [&]<size_t... kLane>(std::index_sequence<kLane...>) {
@@ -105,7 +105,8 @@ void copy_each(const T* source, T* target, int64_t source_step, int64_t target_s
   }
 }
 
-// Copies through a buffer, because lines with the same offset in many pages evict each other.
+// Copies a tile through a buffer, because lines with the same offset in many pages evict each
+// other.
 template <typename T>
 void copy_tile(const T* source, T* target, int64_t source_step, int64_t target_step,
                int64_t columns, int64_t rows) {

@@ -12,7 +12,7 @@ namespace poptorch_emu::philox {
 using Words = std::array<uint32_t, 4>;
 using Key = std::array<uint32_t, 2>;
 
-// Constants of the paper, table 2: multipliers, then key increments.
+// Constants from table 2 of the paper: multipliers, then key increments.
 inline constexpr uint64_t kMultiplier0 = 0xD2511F53;
 inline constexpr uint64_t kMultiplier1 = 0xCD9E8D57;
 inline constexpr uint32_t kWeyl0 = 0x9E3779B9;

@@ -26,7 +26,7 @@ inline c10::Half round_stochastic(float value, uint32_t word) {
   const float magnitude = std::abs(value);
   if (!(magnitude <= kLargestHalf)) return c10::Half(value);
   if (magnitude < kSmallestNormalHalf) {
-    const float steps = magnitude / kHalfStepBelowNormal;  // Exact: a change of the exponent.
+    const float steps = magnitude / kHalfStepBelowNormal;  // exact: only the exponent changes
     const float below = std::floor(steps);
     const bool is_up = static_cast<double>(word) * 0x1p-32 < static_cast<double>(steps - below);
     return c10::Half(std::copysign((below + (is_up ? 1.0f : 0.0f)) * kHalfStepBelowNormal, value));

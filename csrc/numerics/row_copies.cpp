@@ -11,12 +11,13 @@
 namespace poptorch_emu {
 namespace {
 
-// Minimum number of bytes that one part copies, and the distance in rows for prefetching, because
-// the processor cannot predict the positions of single rows.
+// Minimum size of one part of a copy in bytes; and the distance of prefetches in rows, which are
+// needed because the processor cannot predict the positions of single rows.
 constexpr int64_t kBytesOfPart = int64_t{1} << 17;
 constexpr int64_t kRowsAhead = 8;
 
-// Calls `copy(place, row)` with the position and the memory of each of `rows`.
+// Calls `copy(place, row)` for each of `rows`, with its position in `rows` and its memory in the
+// matrix.
 template <class Copy>
 void for_each_row(char* matrix, int64_t row_bytes, const at::Tensor& rows, const Copy& copy) {
   const auto* const row = rows.const_data_ptr<int64_t>();

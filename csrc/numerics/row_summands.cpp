@@ -15,7 +15,8 @@ namespace {
 constexpr int kPartBits = 4;
 static_assert(RowSummands::kNumParts == 1 << kPartBits);
 
-// The first bits of the hash select a row's part, and the next bits its entry in the hash table.
+// Returns the hash of a row. Its first bits select the row's part, the next bits an entry in the
+// table.
 uint64_t hash_of(int64_t row) { return static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15U; }
 int64_t part_of(int64_t row) { return static_cast<int64_t>(hash_of(row) >> (64 - kPartBits)); }
 
@@ -44,7 +45,7 @@ POPTORCH_EMU_FOR_EACH_CPU void add_half_row(float* __restrict target, const floa
   for (int64_t i = 0; i < width; ++i) target[i] = c10::Half(target[i] + row[i]);
 }
 
-// The bits are those of an addition to zero, for example -0 becomes 0.
+// Begins a sum with the bits of an addition to zero; for example, -0 becomes 0.
 POPTORCH_EMU_FOR_EACH_CPU void begin_row(float* __restrict target, const float* __restrict row,
                                          int64_t width) {
   for (int64_t i = 0; i < width; ++i) target[i] = 0.0F + row[i];
@@ -61,17 +62,18 @@ at::Tensor as_float(const at::Tensor& rows, at::IntArrayRef sizes_once) {
 
 }  // namespace
 
-// Blocks are aligned to cache lines, because several cores fill blocks at the same time.
+// One block of summands, aligned to cache lines, because several cores fill blocks at the same
+// time.
 struct alignas(64) RowSummands::Block {
-  // A summand's row in the matrix and its position in `kept`, counted in rows.
+  // The row to which a summand is added, and the summand's position in `kept`, counted in rows.
   struct Position {
     int64_t row;
     int64_t place;
   };
 
-  int64_t generation = -1;  // generation in which the block was filled
+  int64_t generation = -1;  // value of `generation_` when the block was filled
   std::array<std::vector<Position>, kNumParts> positions;
-  std::vector<float> kept;  // rows; those after `num_kept` are old
+  std::vector<float> kept;  // summands; rows after `num_kept` are old
   int64_t num_kept = 0;     // numbers in use
   bool is_half = false;
 };
@@ -98,7 +100,7 @@ void RowSummands::fill(int64_t block, const at::Tensor& rows, const at::Tensor& 
   const int64_t width = rows.size(-1), num_dims = rows.dim() - 1;
   const at::IntArrayRef sizes = rows.sizes().slice(0, num_dims);
   const at::IntArrayRef strides = rows.strides().slice(0, num_dims);
-  // Sizes and strides without the repetition of expanded dimensions.
+  // Leading sizes in which expanded dimensions count as 1, and strides of the kept rows.
   std::vector<int64_t> sizes_once = sizes.vec(), place_strides(num_dims);
   int64_t num_rows = 1;
   for (int64_t dim = num_dims - 1; dim >= 0; --dim) {

@@ -31,13 +31,13 @@ class RowSummands {
   // is a contiguous int64 [...] tensor. The block keeps its memory for the next call.
   void fill(int64_t block, const at::Tensor& rows, const at::Tensor& indices,
             int64_t padding_index);
-  // Removes all blocks. No thread may be filling one.
+  // Removes all blocks; no thread may fill one at the same time.
   void clear() { ++generation_; }
 
   int64_t width() const { return width_; }
   // Returns the number of rows to add.
   int64_t count() const;
-  // Returns the memory that such a block needs, in bytes.
+  // Returns the memory that a block with these rows needs, in bytes.
   static int64_t num_bytes(const at::Tensor& rows, const at::Tensor& indices);
 
   // The rows of one part, each listed once, in order of arrival. Valid until a block is filled.
@@ -71,7 +71,7 @@ class RowSummands {
     int table_bits_ = 0;
   };
 
-  // Finds a part. Any number of threads may call it.
+  // Finds the rows of a part. Any number of threads may call it.
   void find(int64_t part, Part& found) const;
 
  private:
@@ -82,7 +82,7 @@ class RowSummands {
 
   std::atomic<int64_t> width_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;  // null before the first use
-  int64_t generation_ = 0;                      // generation of the valid blocks
+  int64_t generation_ = 0;                      // current generation; other blocks are invalid
 };
 
 }  // namespace poptorch_emu

@@ -8,10 +8,11 @@
 namespace poptorch_emu {
 namespace {
 
-// Numbers in a block: rows are copied first, and all copies fit into a core's first-level cache.
+// Size of a block in numbers: its rows are copied, and all copies fit into a core's first-level
+// cache.
 constexpr int64_t kNumbersPerBlock = 512;
-// Below this number of elements a second thread costs more time than it saves, rows being
-// prefetched.
+// Below this number of elements, with prefetched rows, a second thread costs more time than it
+// saves.
 constexpr int64_t kNumbersPerShare = 8192;
 
 void check_overwritten(at::TensorList matrices, at::IntArrayRef overwritten) {
@@ -31,8 +32,8 @@ void check_matrices(at::TensorList matrices, int64_t width) {
   }
 }
 
-// Copies `count` rows, and prefetches as many of the next rows, of which `num_known` are left in
-// all, because the processor cannot predict the positions of single rows.
+// Copies `count` rows to `rows`, and prefetches as many of the next rows, because the processor
+// cannot predict their positions; `num_known` is the number of all remaining rows.
 void take_rows(const at::Tensor& matrix, const int64_t* number, int64_t count, int64_t num_known,
                float* rows) {
   const int64_t width = matrix.size(1);

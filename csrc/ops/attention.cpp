@@ -13,7 +13,7 @@
 namespace poptorch_emu {
 namespace {
 
-// The fused kernel expects an additive mask; a boolean mask marks the elements that take part.
+// Returns an additive mask, as the fused kernel expects; a boolean mask marks the elements to use.
 std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask,
                                         at::ScalarType dtype) {
   if (!mask || mask->scalar_type() != at::kBool) return mask;
@@ -29,9 +29,9 @@ at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const
                                                                      is_causal, mask, scale));
 }
 
-// Decides as eager PyTorch does for CPU tensors, with PyTorch's own function, which reads sizes,
-// strides and types only. Otherwise it records PyTorch's composition, whose dropout is intercepted,
-// too.
+// Records the fused kernel if eager PyTorch would use it for CPU tensors. PyTorch's own function
+// decides, from sizes, strides and types. Otherwise it records PyTorch's composition, whose dropout
+// is intercepted, too.
 at::Tensor record_scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
                                                const at::Tensor& value,
                                                const std::optional<at::Tensor>& mask,

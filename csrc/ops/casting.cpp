@@ -1,7 +1,7 @@
-// Casts between float16 and float32 tensors, where PyTorch's CPU operators accept only one type.
+// Casts between float16 and float32 for PyTorch's CPU operators that accept only one type.
 //
-// All kernels here are registered at AutocastIPU, above autograd, which a trace switches on. Casts
-// are therefore recorded like other operations, and a gradient has the type of its weight.
+// All kernels here are registered at AutocastIPU, above autograd; a trace switches this key on.
+// Casts are therefore recorded like other operations, and a gradient has the type of its weight.
 // Operators that are not listed promote types by PyTorch's own rules.
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -46,7 +46,8 @@ at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& 
       kNumbersAtOnce / std::max<int64_t>(num_classes, 1), 1, std::max<int64_t>(num_rows, 1));
   const int64_t num_parts = (num_rows + rows_at_once - 1) / rows_at_once;
   share_out(num_parts, /*at_least=*/2, [&](int64_t begin, int64_t end) {
-    // Thread-local, because any thread may run any number of parts. All values are 0 between parts.
+    // The buffer is thread-local, because a thread may run any number of parts. It is 0 between
+    // parts.
     thread_local std::vector<float> numbers;
     numbers.resize(std::max<size_t>(numbers.size(), rows_at_once * num_classes));
     const at::Tensor of_logs =

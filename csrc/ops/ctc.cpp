@@ -92,7 +92,8 @@ Tensor differentiable(const Tensor& log_probs, const Tensor& targets, const Tens
   return CtcLoss::apply(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity);
 }
 
-// Only PyTorch's own derivative uses the second result.
+// Records the operator for PyTorch's `_ctc_loss`, whose second result only PyTorch's own derivative
+// uses.
 std::tuple<Tensor, Tensor> record(const Tensor& log_probs, const Tensor& targets,
                                   const Tensor& input_lengths, const Tensor& target_lengths,
                                   int64_t blank, bool zero_infinity) {

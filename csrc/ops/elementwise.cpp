@@ -27,7 +27,8 @@ constexpr int64_t kGrain = 32768;
 
 bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kHalf; }
 
-// Returns a contiguous float32 or float16 tensor.
+// Returns the tensor as a contiguous one; throws unless it is float32 or float16 with `numel`
+// elements.
 at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
   const bool has_type = tensor.scalar_type() == at::kFloat || is_half(tensor);
   TORCH_CHECK(has_type && tensor.numel() == numel, "poptorch_emu::elementwise takes tensors of ",
@@ -42,7 +43,7 @@ class Groups {
  public:
   Groups(const ElementwiseCode& code, int64_t block) : code_(code), block_(block) {}
 
-  // Adds the results of a group to `outputs`.
+  // Runs the operations on a group and adds its results to `outputs`.
   void run(at::TensorList tensors, std::vector<at::Tensor>& outputs) {
     const int64_t numel = tensors[0].numel();
     std::vector<at::Tensor> inputs;
@@ -73,8 +74,8 @@ class Groups {
           }
         }
         pass.run(n, std::min(kBlock, end - begin - n), in, scratch);
-        // Copy results that could not be written in place, because an operation reads the tensor
-        // there.
+        // Copy results that could not be written in place, because a later operation reads the old
+        // value.
         for (size_t i = 0; i < code_.results.size(); ++i) {
           const float* const values = pass.place(code_.results[i], in, scratch);
           const at::Tensor& output = outputs[first + i];
@@ -136,7 +137,8 @@ TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "elementwise(Tensor[] tensors, Tensor[] scalars, int[] code, float[] constants, int[] "
       "results, int[] overwritten, int num_groups=1) -> Tensor[]");
-  // The operator has no kernel, because the engine supplies the row sums (`numerics/row_update.h`).
+  // `elementwise_rows` has no kernel, because the engine supplies the row sums
+  // (`numerics/row_update.h`).
   m.def(
       "elementwise_rows(Tensor[] matrices, Tensor[] scalars, int[] code, float[] constants, int[] "
       "results, int[] overwritten, int sum) -> Tensor[]");

@@ -12,7 +12,7 @@ namespace {
 
 // Returns rows of a CPU weight [rows, width] as [..., width]. Indices are int64 or int32 [...].
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices) {
-  // PyTorch's kernel handles other weights, because gathering rows would copy the whole table.
+  // Other weights go to PyTorch's kernel, because gathering rows would copy the whole table.
   const bool has_rows = weight.is_contiguous() && !weight.is_neg() && !weight.is_conj();
   if (!has_rows) return at::embedding(weight, indices);
   const at::Tensor rows = indices.to(at::kLong).contiguous();

@@ -17,7 +17,7 @@ double squared_distance(const double* a, const double* b, int64_t num_dims) {
   return sum;
 }
 
-// Throws unless each cloud lies within the points and has at least as many as are sampled.
+// Throws unless each cloud lies within the points and has as many as are sampled from it.
 void check_clouds(int64_t num_points, const at::Tensor& start, at::IntArrayRef ptr,
                   at::IntArrayRef counts) {
   TORCH_CHECK_VALUE(

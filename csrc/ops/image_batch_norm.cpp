@@ -135,7 +135,7 @@ void check(const Tensor& image, const char* name) {
               " takes images of float32, not ", image.scalar_type(), image.sizes(), ".");
 }
 
-// Returns the value of a channel, or `otherwise` without a tensor.
+// Returns the value of a channel, or `otherwise` if there is no tensor.
 float value_of(const OptionalTensor& of_channels, int64_t channel, float otherwise) {
   return of_channels ? of_channels->const_data_ptr<float>()[channel] : otherwise;
 }

@@ -14,14 +14,15 @@
 namespace poptorch_emu {
 namespace {
 
-// PyTorch composes dropout of four operations on devices other than CUDA; this records one.
+// Records dropout as one operation; PyTorch composes it of four on devices other than CUDA.
 at::Tensor record_dropout(const at::Tensor& input, double p, bool train) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, "dropout: p is ", p, "; expected a probability in [0, 1].");
   if (p == 0 || !train || input.numel() == 0) return input;
   return std::get<0>(at::native_dropout(input, p, train));
 }
 
-// `rrelu_with_noise` writes to its argument `noise` in a way that cannot be functionalised.
+// Records rrelu without `rrelu_with_noise`, which writes to its argument `noise` in a way that
+// cannot be functionalised.
 at::Tensor record_rrelu(const at::Tensor& input, const at::Scalar& lower, const at::Scalar& upper,
                         bool training, std::optional<at::Generator> generator) {
   const double low = lower.toDouble();

@@ -11,7 +11,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Returns the parts concatenated along `dim`, with the bits of a sum of zero-padded parts: for
+// Returns the parts concatenated along `dim`, with the bits of a sum of zero-padded parts. For
 // example, -0 in a part becomes 0.
 at::Tensor joined_gradients(at::TensorList parts, int64_t dim) {
   std::vector<int64_t> sizes = parts[0].sizes().vec();

@@ -68,7 +68,7 @@ POPTORCH_EMU_INLINE void run_cell(int64_t size, const CellForward& row) {
   const float* previous_c = row.previous_c;
   float* c = row.c;
   float* h = row.h;
-#pragma GCC ivdep  // The rows lie apart.
+#pragma GCC ivdep  // The rows do not overlap.
   for (int64_t k = 0; k < size; ++k) {
     i[k] = sigmoid(i[k]);
     f[k] = sigmoid(f[k]);
@@ -92,7 +92,7 @@ POPTORCH_EMU_INLINE void run_cell_backward(int64_t size, const CellBackward& row
   float* d_f = row.d_f;
   float* d_g = row.d_g;
   float* d_o = row.d_o;
-#pragma GCC ivdep  // The rows lie apart.
+#pragma GCC ivdep  // The rows do not overlap.
   for (int64_t k = 0; k < size; ++k) {
     const float d_h = grad_h[k];
     const float squashed = tanh(c[k]);
@@ -113,8 +113,8 @@ struct RowsOfLeft {
   }
 };
 
-// Adds a part of the depth to the product of `kCount` rows with a panel, from row `first` on.
-// `column` is the position of the panel's columns in the sums.
+// Adds the products of `length` columns, from `begin` on, to the product of `kCount` rows with a
+// panel. `column` is the position of the panel's columns in the sums.
 template <class Width, int64_t kCount>
 POPTORCH_EMU_INLINE void add_part(int64_t first, int64_t begin, int64_t length, const float* b,
                                   int64_t column, const RowProduct& rows) {

@@ -5,10 +5,10 @@
 
 namespace poptorch_emu::rnn {
 
-// One row of a step of an LSTM, with `size` hidden units and their gates i, f, g and o.
+// Arguments for one row of an LSTM step, with `size` hidden units and their gates i, f, g and o.
 
 struct CellForward {
-  // Input: the sums that enter each gate. Output: the gates.
+  // On entry the sums that enter each gate, on return the gates.
   float* i;
   float* f;
   float* g;
@@ -26,9 +26,9 @@ struct CellBackward {
   const float* previous_c;
   const float* c;
   const float* grad_h;
-  // Input: the gradient of c. Output: the gradient of the previous c.
+  // On entry the gradient of c, on return the gradient of the previous c.
   float* grad_c;
-  // Output: the gradients of the sums that enter the gates.
+  // On return the gradients of the sums that enter the gates.
   float* d_i;
   float* d_f;
   float* d_g;
@@ -40,7 +40,7 @@ struct CellBackward {
 constexpr int64_t kRows = 8;
 constexpr int64_t kPanel = 32;
 struct RowProduct {
-  std::array<const float*, kRows> a;  // for each row, of length depth
+  std::array<const float*, kRows> a;  // left rows, each of length depth
   std::array<const float*, kRows> start;
   std::array<float*, kRows> sums;
 };

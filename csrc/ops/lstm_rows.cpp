@@ -28,12 +28,13 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kNumGates = 4;
-// A single block of rows would use one thread only, while oneDNN shares each step among threads.
+// Minimum batch size. A single block of rows would use one thread only, while oneDNN shares each
+// step among threads.
 constexpr int64_t kFewestRows = 2 * kRows;
-// Packed weights of wider layers do not stay in a core's cache; oneDNN was faster from 320 units
-// on.
+// Maximum number of hidden units. Packed weights of wider layers do not stay in a core's cache;
+// oneDNN was faster from 320 units on.
 constexpr int64_t kMostUnits = 256;
-// With more inputs, one product for all steps is faster.
+// Maximum number of inputs for products by step. With more, one product for all steps is faster.
 constexpr int64_t kMostInputs = 256;
 
 // Converts (rows, columns) to (panels, rows, kPanel).
@@ -50,7 +51,7 @@ class Block {
   int64_t begin() const { return first_; }
   int64_t end() const { return first_ + num_rows_; }
 
-  // `row(n)` returns the start of row n.
+  // Returns the start of each row; `row(n)` returns that of row n, and missing rows read zeros.
   template <class Row>
   std::array<const float*, kRows> rows(const Row& row) {
     std::array<const float*, kRows> all;
@@ -85,7 +86,7 @@ void for_each_block(const Layer& layer, const Run& run) {
                      });
 }
 
-// The hidden units that a member computes: whole panels.
+// The hidden units that one member of a team computes, in whole panels.
 struct Units {
   Units(const Member& member, int64_t hidden_size)
       : begin(member.begin_of(hidden_size / kPanel) * kPanel),
@@ -112,7 +113,7 @@ void run_units(const Units& units, int64_t size, int64_t num_parts, int64_t dept
   }
 }
 
-// The rows of a tensor (T, N, size), or (N, size) for one step.
+// Addresses of the rows of a tensor (T, N, size), or (N, size) for one step.
 class Rows {
  public:
   explicit Rows(const Tensor& values)
@@ -129,7 +130,7 @@ class Rows {
   int64_t size_;
 };
 
-// The gates and cells of each row in the reserve, and the cells before a step.
+// Addresses of each row's gates and cells in the reserve, and of the cells before a step.
 class Saved {
  public:
   Saved(const Layer& layer, const Tensor& reserve)
@@ -166,7 +167,8 @@ template <class Run>
 void for_each_part(int64_t num_rows, const Run& run) {
   constexpr int64_t kParts = 4;
   share_out(kParts, 1, [&](int64_t begin, int64_t end) {
-    // Thread-local settings of the calling thread do not apply to other threads.
+    // Set on each thread, because thread-local settings of the calling thread do not apply to
+    // others.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (int64_t part = begin; part < end; ++part) {
@@ -232,7 +234,7 @@ std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
   Tensor of_biases;
   multiply({all_deltas, all_inputs, kKernel, layer.has_biases() ? &of_biases : nullptr},
            /*adds=*/false, of_inputs);
-  // The first step starts from the initial state.
+  // The gradient of w_hh starts with the first step, whose state is the initial state.
   Tensor of_states = at::empty({gates_size, layer.hidden_size()}, deltas.options());
   multiply({deltas[layer.row(0)].t(), layer.h0(), kKernel}, /*adds=*/false, of_states);
   if (num_steps > 1) {
@@ -287,7 +289,7 @@ Results forward_by_rows(const Layer& layer) {
              from(saved.gate(t, n, 3)), saved.previous_c(k, n) + units.begin, from(saved.c(t, n)),
              from(outputs.at(t, n))});
       }
-      // The next step reads all units.
+      // Wait for all members, because the next step reads all units.
       member.meet();
     }
   });
@@ -328,7 +330,7 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
              from(h.at(n)), from(c.at(n)), gates, gates + size, gates + 2 * size,
              gates + 3 * size});
       }
-      // The gradient of the state needs all units.
+      // Wait for all members, because the gradient of the state reads all units.
       member.meet();
       const auto from_output = [&](int64_t n) {
         return k == 0 || !has_outputs ? nothing.at(0) : outputs.at(layer.row(k - 1), n);

@@ -67,7 +67,7 @@ constexpr std::array kOfDenseRows{
     Name{"_scaled_dot_product_flash_attention_for_cpu"},
     Name{"_scaled_dot_product_flash_attention_for_cpu_backward"},
 };
-// Argument that may be strided, because kernels read its strides.
+// Argument that kernels may read with any strides.
 constexpr const char* kMask = "attn_mask";
 
 bool has_dense_rows(const at::Tensor& x) { return x.dim() == 0 || x.stride(-1) == 1; }

@@ -80,12 +80,13 @@ bool has_blocks_of(const Tensor& x, const Tensor& plain) {
   return true;
 }
 
-// Returns numbers that distinguish positions.
+// Returns different numbers at different positions, up to a period, to recognise a layout.
 Tensor numbers_like(const Tensor& x, int64_t period) {
   return at::arange(x.numel(), x.options()).remainder_(period).view(x.sizes()).add_(1);
 }
 
-// Each thread tests the layout itself, so that a forked process does not wait for a lock.
+// Returns whether oneDNN writes blocks for these sizes. Each thread tests this itself, so that a
+// forked process does not wait for a lock.
 bool writes_blocks(const Convolution& convolution, const Tensor& images, const Tensor& weight,
                    const std::optional<Tensor>& bias) {
   thread_local std::map<std::vector<int64_t>, bool> known;

@@ -15,7 +15,7 @@
 namespace poptorch_emu {
 namespace {
 
-// The numbers are those of PopTorch.
+// Notations of numbers, with PopTorch's values.
 enum class FloatFormat { kAuto = 0, kFixed = 1, kScientific = 2, kNone = 3 };
 
 struct PrintOptions {
@@ -54,7 +54,7 @@ class TensorText {
     visit(0, 0, [this](int64_t index) { width_ = std::max(width_, element(index).size()); });
   }
 
-  // `column` is the column at which the text starts.
+  // Returns the text of the tensor, which starts at column `column` of its line.
   std::string text(size_t column) {
     column_ = column;
     if (sizes_.empty()) {

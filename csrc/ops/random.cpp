@@ -40,7 +40,7 @@ static_assert(philox::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344
                                  {0xa4093822, 0x299f31d0}) ==
               Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
-// Float64 is computed in float64, narrower types in float32.
+// Type of computation: float64 for float64, and float32 for narrower types.
 template <typename T>
 using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -66,7 +66,7 @@ auto as_lanes(const Words& words) {
   }
 }
 
-// Uniform in [0, 1); every value is exact in a type with `digits` mantissa bits.
+// Returns numbers uniform in [0, 1), exact in a type with `digits` mantissa bits.
 template <typename R>
 auto half_open_unit(const Words& words, int digits) {
   const int unused_bits = static_cast<int>(8 * sizeof(R)) - digits;
@@ -74,7 +74,7 @@ auto half_open_unit(const Words& words, int digits) {
   return map(as_lanes<R>(words), [=](auto word) { return R(word >> unused_bits) * step; });
 }
 
-// Uniform in (0, 1), without 0 and 1, so that logarithms are finite and not 0.
+// Returns numbers uniform in (0, 1), without 0 and 1, so that logarithms are finite and not 0.
 template <typename R>
 auto open_unit(const Words& words) {
   constexpr int kDigits = std::numeric_limits<R>::digits - 1;
@@ -82,7 +82,7 @@ auto open_unit(const Words& words) {
              [](R unit) { return unit + std::ldexp(R{0.5}, -kDigits); });
 }
 
-// Independent standard normal numbers, in pairs (Box and Muller, 1958).
+// Returns independent standard normal numbers, in pairs (Box and Muller, 1958).
 template <typename R>
 auto standard_normal(const Words& words) {
   auto values = open_unit<R>(words);
@@ -177,7 +177,7 @@ Tensor cauchy(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dty
   });
 }
 
-// Number of trials with probability p until the first success: 1, 2, ...
+// Draws the number of trials with probability p until the first success: 1, 2, ...
 Tensor geometric(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype, double p) {
   const ScalarType drawn = at::isFloatingType(dtype) ? dtype : at::kFloat;
   return fill_from_unit(rng, op_id, size, drawn,
@@ -232,8 +232,8 @@ std::tuple<Tensor, Tensor> dropout(const Tensor& rng, int64_t op_id, const Tenso
   return {out, mask};
 }
 
-// Uniform in [low, high): the upper half of a 128-bit product, with a bias of one part in 2^64 /
-// range.
+// Draws integers uniform in [low, high) as the upper half of a 128-bit product; their bias is one
+// part in 2^64 / range.
 Tensor randint(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dtype, int64_t low,
                int64_t high) {
   TORCH_CHECK_VALUE(low < high, "randint: nothing to draw from [", low, ", ", high,
@@ -249,14 +249,14 @@ Tensor randint(const Tensor& rng, int64_t op_id, IntArrayRef size, ScalarType dt
   return out.to(dtype);
 }
 
-// Returns the ranks of n random numbers.
+// Draws a permutation as the ranks of n random numbers.
 Tensor randperm(const Tensor& rng, int64_t op_id, int64_t n, ScalarType dtype) {
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
   const Tensor keys = randint(rng, op_id, {n}, at::kLong, 0, kLast);
   return at::argsort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/false).to(dtype);
 }
 
-// Without replacement, draws the first n of independent exponential clocks, one for each category.
+// Draws categories. Without replacement, these are the first n of independent exponential clocks.
 Tensor multinomial(const Tensor& rng, int64_t op_id, const Tensor& weights, int64_t n,
                    bool replacement) {
   const int64_t num_categories = weights.size(-1);

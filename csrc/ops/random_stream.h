@@ -31,7 +31,7 @@ class RandomStream {
     key_ = {low(seed), low(seed >> 32)};
     op_id_ = static_cast<uint32_t>(op_id);
     micro_batch_low_ = low(micro_batch);
-    // Each half has 16 bits: the low half the replica, the high half the micro-batch's high bits.
+    // The low 16 bits hold the replica, the high 16 bits the upper bits of the micro-batch.
     replica_and_high_ = low(replica | (micro_batch >> 32) << 16);
   }
 
@@ -54,7 +54,7 @@ class RandomStream {
 // words belong to elements [first, first + count).
 template <int64_t kLanes, typename Consume>
 void for_each_block(const RandomStream& stream, int64_t numel, const Consume& consume) {
-  // Blocks for one thread: a block takes about 10 ns, so that this is enough work for a thread.
+  // Minimum number of blocks for a thread; a block takes about 10 ns.
   constexpr int64_t kGrainBlocks = 2048;
   const int64_t num_blocks = (numel + kLanes - 1) / kLanes;
   TORCH_CHECK_VALUE(num_blocks <= UINT32_MAX, numel, " random numbers at once; at most ",

@@ -72,7 +72,8 @@ Layer in_float(const Layer& layer) {
           in_type(layer.state, at::kFloat), in_type(layer.weights, at::kFloat)};
 }
 
-// oneDNN requires bias arguments in any case, and does not read these.
+// Returns a bias or a placeholder, because oneDNN expects bias arguments even if it does not read
+// them.
 Tensor bias_or_zeros(const Layer& layer, size_t index) {
   return layer.has_biases() ? layer.weights[index] : at::zeros_like(layer.w_ih());
 }
@@ -124,7 +125,7 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
     return {needs_input_gradient ? all.input.to(dtype) : Tensor(), in_type(all.state, dtype),
             in_type(all.weights, dtype)};
   }
-  // The type of the reserve tells the forward kernel, even if a backend was switched on or off
+  // The type of the reserve tells which forward kernel ran, even if oneDNN was switched on or off
   // since.
   if (results.reserve.scalar_type() == at::kByte) {
     return backward_in_mkldnn(layer, results, gradients);
@@ -133,7 +134,8 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
                              : backward_by_steps(layer, results, gradients, needs_input_gradient);
 }
 
-// A copy has the same bits on any number of threads.
+// Returns contiguous input. Without sharing of work the copy runs on one thread, with the same
+// bits.
 Tensor in_rows(const Tensor& tensor) {
   const OneThread alone(!shares_work());
   return tensor.contiguous();
@@ -157,7 +159,8 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
   const auto reserve_type = is_bytes         ? at::kByte
                             : is_half(input) ? at::kFloat
                                              : input.scalar_type();
-  // Only oneDNN knows the size of its workspace; this is the minimum: gates and cells.
+  // Minimum size of the reserve, gates and cells, because only oneDNN knows the size of its
+  // workspace.
   std::vector<int64_t> reserve_size = {layer.num_steps(), layer.batch_size(),
                                        layer.num_saved() * layer.hidden_size()};
   if (is_bytes) reserve_size = {c10::multiply_integers(reserve_size) * int64_t{sizeof(float)}};

@@ -40,7 +40,7 @@ struct Layer {
   int64_t batch_size() const { return input.size(1); }
   int64_t hidden_size() const { return w_hh().size(0) / num_gates(); }
   int64_t output_size() const { return w_hh().size(1); }
-  // Returns the row of the sequence that step k processes.
+  // Returns the time step that is processed as number k.
   int64_t row(int64_t k) const { return is_reverse ? num_steps() - 1 - k : k; }
 };
 

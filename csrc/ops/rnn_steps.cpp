@@ -41,7 +41,7 @@ void hidden_product(const Layer& layer, const Tensor& state, Tensor& out) {
   }
 }
 
-// Returns a tensor whose row t is the state before the step of row t.
+// Returns a tensor whose row t is the value before time step t.
 Tensor previous(const Layer& layer, const Tensor& values, const Tensor& initial) {
   const int64_t others = layer.num_steps() - 1;
   const Tensor first = initial.unsqueeze(0);
@@ -60,7 +60,7 @@ void rnn_forward(const Layer& layer, const Steps& x, Steps& output) {
   }
 }
 
-// Saves r, z, the product that r scales, and n.
+// Runs a GRU and saves r, z, the product that r scales, and n.
 void gru_forward(const Layer& layer, const Tensor& x, const Tensor& saved, Steps& output) {
   const int64_t size = layer.hidden_size();
   const Steps x_rz = gate_steps(x, 0, 2, size), x_n = gate_steps(x, 2, 1, size);
@@ -79,7 +79,7 @@ void gru_forward(const Layer& layer, const Tensor& x, const Tensor& saved, Steps
   }
 }
 
-// Saves i, f, g, o and c.
+// Runs an LSTM and saves i, f, g, o and c.
 void lstm_forward(const Layer& layer, const Steps& x, const Tensor& saved, Steps& output) {
   const int64_t size = layer.hidden_size();
   Steps all = gate_steps(saved, 0, 4, size), c = gate_steps(saved, 4, 1, size);

@@ -83,7 +83,7 @@ class Writer {
   template <typename T>
     requires std::is_class_v<T>
   void one(const T& structure) {
-    fields(*this, const_cast<T&>(structure));  // The writer changes nothing.
+    fields(*this, const_cast<T&>(structure));  // A writer does not change it.
   }
 
   std::string bytes_;
@@ -115,10 +115,10 @@ class Reader {
   }
   size_t left() const { return rest_.size(); }
 
-  // Returns a length that the remaining bytes can hold, with at least one byte for each entry.
+  // Returns a length that the remaining bytes can hold, if each entry has at least one byte.
   int64_t length() { return below(static_cast<int64_t>(rest_.size()) + 1); }
 
-  // Returns a number from 0 to `end` - 1.
+  // Returns a number from 0 to `end` - 1; throws for any other.
   int64_t below(int64_t end) {
     int64_t number = 0;
     one(number);
@@ -179,7 +179,7 @@ class Reader {
   T make();
 
   std::string_view rest_;
-  int64_t depth_ = 0;  // depth of the instruction that is being read
+  int64_t depth_ = 0;  // nesting depth of the current instruction
 };
 
 }  // namespace poptorch_emu

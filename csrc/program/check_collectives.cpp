@@ -9,7 +9,8 @@
 namespace poptorch_emu {
 namespace {
 
-// A frame can wait between two instructions of a segment, but not within an instruction.
+// Rejects collectives in bodies, because a frame can wait between two instructions of a segment,
+// but not within an instruction.
 void check_bodies(const Segment& segment, const std::vector<Instruction>& instructions) {
   for (const Instruction& instruction : instructions) {
     for (const Body& body : instruction.bodies) {

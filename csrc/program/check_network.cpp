@@ -50,8 +50,9 @@ class NetworkChecker {
  private:
   const std::string& name(AccumulatorId id) const { return program_.accumulators[id.value].name; }
 
-  // All processes must reach the exchanges in one order, so that none waits for a peer that waits
-  // for another exchange. All exchanges are therefore in one list.
+  // Checks that a segment with exchanges is in the network's list. With one list, all processes
+  // reach the exchanges in the same order, so that none waits for a peer that waits for another
+  // exchange.
   void check_place(const Segment& segment) {
     const bool does_more = !segment.loads.empty() || !segment.instructions.empty() ||
                            !segment.stores.empty() || !segment.reductions.empty();
@@ -72,8 +73,8 @@ class NetworkChecker {
     row_ = segment.ipu;
   }
 
-  // Other segments in the network's row relay a collective, or add gradients of a micro-batch to
-  // sharded sums.
+  // Checks that other segments in the network's row relay a collective, or add gradients of a
+  // micro-batch to sharded sums.
   void check_company(const Segment& segment) const {
     for (const Store& store : segment.stores) {
       const auto* sum = std::get_if<Accumulate>(&store.target);
@@ -140,9 +141,9 @@ class NetworkChecker {
     }
   }
 
-  // Additions of replicas in a window are complete after one replica of their IPU has done a later
-  // action, and the exchange must wait for that action. Additions of micro-batches are complete
-  // before any window segment.
+  // Checks that an exchange waits for all additions to a sum. Additions of replicas in a window are
+  // complete after one replica of their IPU has done a later action. Additions of micro-batches are
+  // complete before any window segment.
   void check_summands(SegmentId id, AccumulatorId sum) {
     for (size_t index = 0; index < program_.segments.size(); ++index) {
       const SegmentId writer{static_cast<int64_t>(index)};
@@ -154,7 +155,7 @@ class NetworkChecker {
     }
   }
 
-  // Checks in the same way the parts of variables that replicas assign.
+  // Checks that a gather waits until all replicas have assigned their parts of a variable.
   void check_gather(SegmentId id, VariableId variable) {
     const Segment& gather = program_.at(id);
     check_id(static_cast<int64_t>(program_.variables.size()), variable.value, gather);
@@ -195,8 +196,8 @@ class NetworkChecker {
     });
   }
 
-  // A segment that reads a sum over processes must have a link from the exchange, or follow a
-  // segment with such a link on its IPU.
+  // Checks that a segment that reads a sum over processes has a link from the exchange, or follows
+  // a segment with such a link on its IPU.
   void check_load(const Segment& segment, const Load& load) const {
     const auto* source = std::get_if<LoadAccumulator>(&load.source);
     if (source == nullptr) return;
@@ -245,9 +246,10 @@ class NetworkChecker {
   std::map<AccumulatorId, SegmentId> parts_by_;
 };
 
-// Runs through the window of one replica. If one order is possible, all are. The exchanges form one
-// list, so that processes that follow it never wait for each other in a circle. The same holds for
-// replicas in their collectives, because all replicas run the same lists.
+// Simulates the window of one replica to find deadlocks. If one order of actions is possible, all
+// are. The exchanges form one list, so that processes that follow it never wait for each other in a
+// circle. The same holds for replicas in their collectives, because all replicas run the same
+// lists.
 class Rehearsal {
  public:
   explicit Rehearsal(const Program& program)
@@ -285,8 +287,8 @@ class Rehearsal {
  private:
   struct Row {
     size_t position = 0;
-    bool has_begun = false;   // whether the action there waits for the network
-    int64_t num_relayed = 0;  // collectives of the action that are carried out
+    bool has_begun = false;   // whether the current action waits for the network
+    int64_t num_relayed = 0;  // collectives of the current action that are done
   };
 
   bool is_at_end(size_t row) const { return rows_[row].position == program_.schedule[row].size(); }
@@ -313,7 +315,7 @@ class Rehearsal {
     return rows_[row].has_begun && next_id(row) == id.segment && rows_[row].num_relayed == id.index;
   }
 
-  // An action with collectives ends after the network has carried out the last of them.
+  // Begins an action; one with collectives ends after the network has carried out the last of them.
   void begin(size_t row) {
     const Segment& segment = next(row);
     for (LinkId id : segment.incoming) --items_[id.value];
@@ -339,8 +341,8 @@ class Rehearsal {
 
   const Program& program_;
   std::vector<Row> rows_;
-  std::vector<int64_t> num_relays_;  // collectives of each segment
-  std::vector<int64_t> items_;       // items in each link
+  std::vector<int64_t> num_relays_;  // number of collectives that are relayed, by segment
+  std::vector<int64_t> items_;       // number of items, by link
   int64_t micro_batch_actions_left_ = 0;
 };
 

@@ -17,7 +17,7 @@ bool stores(const Segment& segment, VariableId id) {
   return has_store<StoreVariable>(segment, is_it) || has_store<StoreVariableRows>(segment, is_it);
 }
 
-// Checks one preparation. Afterwards `registers` knows the registers that hold a value at its end.
+// Checks one preparation. Afterwards `registers` records which registers hold a value at its end.
 class PreparationChecker {
  public:
   PreparationChecker(const Program& program, const Segment& segment)
@@ -77,7 +77,7 @@ class PreparationChecker {
     }
   }
 
-  // Later windows compute the values again, so each result must reuse its memory.
+  // Checks that a result reuses its memory, because later windows compute the values again.
   void check_memory(const Instruction& instruction) const {
     const bool is_written_again =
         instruction.outputs.size() == 1 &&

@@ -25,7 +25,7 @@ void check_groups(const ReplicaGroups& groups, const std::string& name, int64_t 
   }
 }
 
-// Checks one segment: the replicas that run it, and their joint actions.
+// Checks one segment: the replicas that run it, and the sums, variables and outputs they share.
 class ReplicaChecker {
  public:
   ReplicaChecker(const Program& program, const Segment& segment, int64_t num_replicas)
@@ -74,7 +74,8 @@ class ReplicaChecker {
     }
   }
 
-  // A replica does not know to which rows other replicas added gradients.
+  // Rejects several replicas, because a replica does not know to which rows the others added
+  // gradients.
   void check_alone() const {
     if (num_replicas_ == 1) return;
     throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can do, " +
@@ -83,7 +84,8 @@ class ReplicaChecker {
 
   bool runs_everywhere() const { return static_cast<int64_t>(runners_.size()) == num_replicas_; }
 
-  // Each member of a group adds its part of the sum; none sees the whole before all are done.
+  // Checks that all members of a group reduce: each adds its part of the sum, and none sees the
+  // whole sum before all are done.
   void check_reduction(AccumulatorId id) const {
     const Accumulator& accumulator = program_.accumulators[id.value];
     for (int64_t replica = 0; replica < num_replicas_; ++replica) {
@@ -111,7 +113,7 @@ class ReplicaChecker {
     });
   }
 
-  // Two replicas that assign the same copy would race.
+  // Checks that no two replicas assign the same copy of a variable, because they would race.
   void check_assigned_once(const Variable& variable) const {
     if (variable.is_per_replica) return;
     std::set<int64_t> assigned;
@@ -123,7 +125,7 @@ class ReplicaChecker {
     }
   }
 
-  // The parts of all replicas form one tensor, which is the only copy.
+  // Checks that all replicas assign their parts, which together form the only copy of the variable.
   void check_parts(const Variable& variable) const {
     const std::string where =
         "Segment '" + segment_.name + "' assigns a part of '" + variable.name + "' ";
@@ -146,7 +148,7 @@ class ReplicaChecker {
                 " replicas, but each must add its own");
   }
 
-  // The result contains one piece of each replica.
+  // Checks that one replica, or each of them, stores the output.
   void check_output() const {
     if (runners_.size() != 1 && !runs_everywhere()) {
       throw Error("Segment '" + segment_.name + "' gives an output on " +
@@ -159,11 +161,11 @@ class ReplicaChecker {
   const Segment& segment_;
   const int64_t num_replicas_;
   std::vector<int64_t> runners_;
-  std::vector<bool> is_runner_;  // by replica
+  std::vector<bool> is_runner_;  // for each replica
 };
 
-// A second reduction would add the total to partial sums of other replicas. A reader on another IPU
-// does not wait until all replicas have added their parts.
+// Checks that no sum is reduced twice, because the second reduction would add the total to partial
+// sums, and that it is read on its own IPU, because other IPUs do not wait for all parts.
 void check_reductions(const Program& program) {
   std::map<AccumulatorId, int64_t> ipu_of;
   std::set<std::pair<AccumulatorId, int64_t>> reduced;
@@ -193,8 +195,7 @@ void check_reductions(const Program& program) {
   }
 }
 
-// Checks the exchanges that a process needs with other processes; without them weights would
-// diverge.
+// Checks that a program with several processes has all exchanges that keep the weights equal.
 class ProcessChecker {
  public:
   explicit ProcessChecker(const Program& program) : program_(program) {
@@ -259,7 +260,7 @@ class ProcessChecker {
     }
   }
 
-  // Notes sharded sums, to which the network's row adds gradients in each micro-batch.
+  // Records sharded sums to which the network's row adds gradients in each micro-batch.
   void note_store(const Segment& segment, const Store& store) {
     const auto* variable = std::get_if<StoreVariable>(&store.target);
     if (variable != nullptr && variable->is_shard) assigned_in_parts_.insert(variable->variable);

@@ -49,21 +49,21 @@ POPTORCH_EMU_FIELDS(AccumulateRows, accumulator, indices, num_rows, padding_inde
 POPTORCH_EMU_FIELDS(StoreVariableRows, variable, accumulator)
 template <typename Archive>
 void fields(Archive& archive, Store& store) {
-  auto& [source, target, is_last_use] = store;  // `find_last_uses` sets the last one.
+  auto& [source, target, is_last_use] = store;  // `find_last_uses` sets `is_last_use`.
   archive(source, target);
 }
 
 template <typename Archive>
 void fields(Archive& archive, Instruction& instruction) {
   auto& [op, arguments, slots, list_slots, outputs, dies, debug, control, bodies] = instruction;
-  if constexpr (!Archive::kReads) {  // `read_instruction` has read it already.
+  if constexpr (!Archive::kReads) {  // `read_instruction` has read the name already.
     archive(op.operator_name().name, op.operator_name().overload_name);
   }
   archive(arguments, slots, list_slots, outputs, dies, debug, bodies);
   control = control_of(op);
 }
 
-// The number of registers comes before their writers, which take at least one byte each.
+// Stores the number of registers before their writers, which need at least one byte each.
 inline void registers(Writer& archive, int64_t count) { archive(count); }
 inline void registers(Reader& archive, int64_t& count) { count = archive.length(); }
 
@@ -80,7 +80,7 @@ template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
   auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
          gathers, relayed, is_seen_outside, num_registers, loads, instructions, stores, incoming,
-         outgoing] = segment;  // Links store their ends.
+         outgoing] = segment;  // Links store the ends.
   archive(name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
           gathers, relayed, is_seen_outside);
   registers(archive, num_registers);

@@ -13,8 +13,8 @@
 
 namespace poptorch_emu {
 
-// A program consists of values only: all actions of the virtual IPUs, with every decision made. The
-// compiler builds it once, `validate` checks it, and it never changes while it runs.
+// A program consists of values only, with every decision made. The compiler builds it once,
+// `validate` checks it, and it never changes while it runs.
 
 // The origin of an instruction, for error messages.
 struct Debug {
@@ -45,8 +45,8 @@ enum class Control {
   kHostCall,
   kAddProduct,
   kUpdateRows,
-  kCollective,  // exchanges values with all replicas, and waits for them
-  kOwnPiece,    // returns the replica's own entry of the first dimension
+  kCollective,  // exchanges a value with all replicas, and waits for them
+  kOwnPiece,    // selects the replica's entry of the first dimension
 };
 
 // Returns the kind of an operator; operators of `poptorch_emu` other than `kOperator` have no
@@ -63,11 +63,11 @@ struct Body;
 
 struct Instruction {
   c10::OperatorHandle op;
-  std::vector<c10::IValue> arguments;  // constants; slots may hold anything
+  std::vector<c10::IValue> arguments;  // constants; the entries of slots are ignored
   std::vector<Slot> slots;
   std::vector<ListSlot> list_slots;
   std::vector<RegisterId> outputs;  // -1 for a result without users
-  std::vector<RegisterId> dies;     // released after the call
+  std::vector<RegisterId> dies;     // registers released after the call
   Debug debug;
   Control control = Control::kOperator;
   std::vector<Body> bodies;  // one for a loop; two for a branch, the first for `true`
@@ -97,7 +97,7 @@ struct Body {
   std::vector<RegisterId> results;
 };
 
-// Sources that fill a register before the code of a segment runs.
+// A load fills a register before the code of a segment runs. `LoadInput` reads a host input.
 struct LoadInput {
   InputId input;
 };
@@ -119,7 +119,7 @@ struct LoadAccumulator {
 struct LoadRng {
   int64_t piece = 0;
 };
-// Loads the rows of a variable to whose accumulator gradients were added in this window.
+// Loads the rows of a variable to which gradients were added in this window.
 struct LoadVariableRows {
   VariableId variable;
   AccumulatorId accumulator;
@@ -139,10 +139,9 @@ struct Load {
   LoadSource source;
 };
 
-// Targets of a register after the code of a segment has run.
-//
-// Stores `num_pieces` pieces of an output, from number `piece` on, for the micro-batches that an
-// action joins. Several pieces lie one after the other in the first dimension.
+// A store reads a register after the code of a segment has run. `StoreOutput` stores `num_pieces`
+// pieces of an output, from number `piece` on, for the micro-batches that an action joins. Several
+// pieces lie one after the other in the first dimension.
 struct StoreOutput {
   OutputId output;
   int64_t piece = 0;
@@ -162,7 +161,7 @@ struct AccumulateRows {
   int64_t num_rows;       // rows of the sum
   int64_t padding_index;  // index of rows that are not added; -1 if there is none
 };
-// Stores new values of the rows of the variable.
+// Stores new values of those rows of a variable to which gradients were added in this window.
 struct StoreVariableRows {
   VariableId variable;
   AccumulatorId accumulator;
@@ -186,10 +185,11 @@ enum class SegmentKind {
 
 // Time for which the values of a preparation are kept.
 enum class Lifetime {
-  // Until the host writes a variable or a scalar that the preparation loads. No segment stores it.
+  // Values are kept until the host writes a variable or scalar that the preparation loads. No
+  // segment stores these variables.
   kCall,
-  // Until the preparation's only variable changes, which an update may do. Each new result
-  // overwrites the memory of the old one.
+  // Values are kept until the preparation's only variable changes, which an update may do. Each new
+  // result overwrites the memory of the old one.
   kWindow,
 };
 
@@ -200,19 +200,20 @@ struct Segment {
   SegmentKind kind;
   Lifetime lifetime = Lifetime::kCall;  // lifetime of a preparation's values
   // Replicas that run a window segment: one for all, one for each group, or all of them. The
-  // segment begins after every replica of the IPU has completed the actions before.
+  // segment begins after every replica of the IPU has completed earlier actions.
   std::vector<int64_t> runners = {0};
-  // Sums that a runner first adds up over its group, each runner its own part.
+  // Sums that the runners first add up over their group, each runner its own part.
   std::vector<AccumulatorId> reductions = {};
   // Exchanges with other processes, in this order: sums for all processes; sums of which each
   // process receives its replicas' parts; sharded sums to assemble; variables whose parts were
-  // assigned. Such a segment is in the network's row of the schedule and does nothing else.
+  // assigned. A segment with exchanges is in the network's row of the schedule and does nothing
+  // else.
   std::vector<AccumulatorId> exchanges = {};
   std::vector<AccumulatorId> scatters = {};
   std::vector<AccumulatorId> gathered_sums = {};
   std::vector<VariableId> gathers = {};
-  // The collective that the segment carries out with other processes, for each micro-batch. Such a
-  // segment is in the network's row, too, and one replica runs it.
+  // The collective that the segment carries out with other processes in each micro-batch. A segment
+  // that relays is in the network's row, too, and one replica runs it.
   CollectiveId relayed = {};
   // Whether the segment calls user or host code, or prints, so that the order of runs is visible.
   bool is_seen_outside = false;
@@ -232,7 +233,7 @@ struct Segment {
   std::vector<const Instruction*> collectives() const;
 };
 
-// Returns whether a store of a segment has a target of type `Kind` for which `is` returns true.
+// Returns whether a segment has a store with a target of type `Kind` for which `is` returns true.
 template <typename Kind, typename Is>
 bool has_store(const Segment& segment, const Is& is) {
   return std::any_of(segment.stores.begin(), segment.stores.end(), [&is](const Store& store) {
@@ -250,10 +251,10 @@ struct Link {
   SegmentId consumer;
   std::vector<RegisterId> consumer_registers;
   int64_t capacity;
-  // Links without these flags may connect the same segments.
+  // Links between the same two segments may differ in these flags.
   bool is_remote = false;  // the items wait in streaming memory
-  // The values are the same on all replicas. Each replica keeps a part of them until all have taken
-  // them out. Only links between micro-batch segments can be sharded.
+  // Whether each replica keeps a part of the values, which are equal on all replicas, until all
+  // have read them. Only links between micro-batch segments can be sharded.
   bool is_sharded = false;
 };
 
@@ -269,11 +270,11 @@ struct Variable {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
   bool is_per_replica;
-  // Replicas of one group share a copy, unless each replica has its own.
+  // Groups of replicas that share a copy, unless each replica has its own.
   ReplicaGroups groups = {};
-  // Each replica holds a part, instead of groups; not supported with several processes.
+  // Whether each replica holds a part, instead of groups; not supported with several processes.
   bool is_sharded = false;
-  bool is_remote = false;  // lives in streaming memory
+  bool is_remote = false;  // whether it lives in streaming memory
 };
 struct Scalar {
   std::string name;
@@ -283,9 +284,9 @@ struct Accumulator {
   std::string name;
   at::ScalarType dtype;
   bool is_running_mean;
-  // The sum runs over the replicas of one group.
+  // Groups of replicas; each group has its own sum.
   ReplicaGroups groups = {};
-  // Each replica holds a part of the sum over all replicas, instead of groups. With several
+  // Whether each replica holds a part of the sum over all replicas, instead of groups. With several
   // processes the network's row adds to the sum.
   bool is_sharded = false;
   bool is_remote = false;
@@ -295,7 +296,7 @@ struct Input {
   bool is_batched;
 };
 
-// The numbers equal those of PopTorch's enumeration.
+// Ways to return an output; the numbers equal those of PopTorch's enumeration.
 enum class OutputMode { kFinal = 0, kEveryN = 1, kAll = 2, kSum = 3 };
 struct Output {
   OutputMode mode;
@@ -309,11 +310,11 @@ struct Action {
   int64_t micro_batch;
 };
 
-// Treatment of numbers that instructions do not specify.
+// Settings for numbers, which instructions do not contain.
 struct Numerics {
-  // Raise an error if an operation returns NaN or infinity that its inputs do not contain.
+  // Whether NaN or infinity in a result is an error if the operation's inputs did not contain it.
   bool checks_floating_point = false;
-  // Round gradients stochastically when they are added to a float16 accumulator.
+  // Whether gradients are rounded stochastically when they are added to a float16 accumulator.
   bool rounds_stochastically = false;
 };
 
@@ -339,11 +340,11 @@ struct Program {
   Segment& at(SegmentId id) { return segments.at(id.value); }
   const Segment& at(SegmentId id) const { return segments.at(id.value); }
 
-  // Marks the last store that reads each register. Call it after the program has been built.
+  // Marks the last store that reads each register; to be called after the program has been built.
   void find_last_uses();
 
   // Returns whether a segment adds to a sharded accumulator, which all replicas do together. Like a
-  // window segment, it begins after every replica of its IPU has completed the actions before.
+  // window segment, it begins after every replica of its IPU has completed earlier actions.
   bool is_collective(const Segment& segment) const;
 
   // Returns whether micro-batches may add to a sum in any order and in parallel, so that the sum
@@ -352,7 +353,7 @@ struct Program {
 
   // Throws an `Error` that names the first fault; a valid program cannot fail for its form.
   void validate() const;
-  // Parts of `validate`: order of runs, exchanges with other processes, collectives, preparations.
+  // Parts of `validate`, for the schedule, other processes, collectives and preparations.
   void check_schedule() const;
   void check_network() const;
   void check_collectives() const;

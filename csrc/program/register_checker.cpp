@@ -89,7 +89,7 @@ void RegisterChecker::write(RegisterId id, const std::string& user) {
   written_[id.value] = true;
 }
 
-// An operator that returns a list may return any number of tensors.
+// Checks the number of results; an operator that returns a list may return any number of tensors.
 void RegisterChecker::check_num_outputs(const Instruction& instruction) const {
   const auto& returns = instruction.op.schema().returns();
   const bool is_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;

@@ -14,7 +14,7 @@ std::string_view dtype_name(at::ScalarType dtype) { return c10::getDtypeNames(dt
 
 std::string text_of(RegisterId id) { return id.value < 0 ? "-" : "%" + std::to_string(id.value); }
 
-// Returns for example " %0 %1"; "-" stands for an empty or unused register.
+// Returns registers as text, for example " %0 %1"; "-" stands for an empty or unused register.
 std::string text_of(const std::vector<RegisterId>& ids) {
   std::string text;
   for (RegisterId id : ids) text += " " + text_of(id);
@@ -64,7 +64,7 @@ void write_instruction(std::ostream& out, const Instruction& instruction, const 
   }
 }
 
-// Returns the names of the objects that loads and stores refer to.
+// Returns the names of the tables' entries that loads and stores refer to.
 class Namer {
  public:
   explicit Namer(const Program& program) : program_(program) {}
@@ -166,7 +166,7 @@ void write_segment(std::ostream& out, const Segment& segment, const Program& pro
   }
 }
 
-// Writes the place of a variable or accumulator.
+// Writes the groups, the sharding and the memory of a variable or accumulator.
 template <typename Entry>
 void write_place(std::ostream& out, const Entry& entry) {
   if (!entry.groups.of_replica.empty()) out << ", groups " << describe(entry.groups.of_replica);

@@ -111,7 +111,8 @@ class SegmentChecker {
     }
   }
 
-  // Only a whole sum on an IPU records the rows to which gradients were added.
+  // Checks a read of touched rows, because only a whole sum on an IPU records the rows to which
+  // gradients were added.
   void check_touched(AccumulatorId id, const std::string& where) const {
     check_id(program_.accumulators, id, where, "accumulator");
     const Accumulator& sum = program_.accumulators[id.value];
@@ -179,7 +180,8 @@ class SegmentChecker {
     }
   }
 
-  // With several processes, each one may have a single replica.
+  // Returns whether a sum is exchanged with other processes; each process may have a single
+  // replica.
   bool is_exchanged(AccumulatorId id) const {
     return std::any_of(program_.segments.begin(), program_.segments.end(),
                        [id](const Segment& segment) {
@@ -187,7 +189,7 @@ class SegmentChecker {
                        });
   }
 
-  // The product is added when it is computed, before the additions for which a store would wait.
+  // Checks an instruction that adds its product to a sum immediately, instead of in a later store.
   void check_product(const Instruction& instruction) const {
     const std::string where = "'" + instruction.debug.node + "' of segment '" + segment_.name + "'";
     check_id(program_.accumulators, sum_of(instruction), where, "accumulator");
@@ -199,7 +201,8 @@ class SegmentChecker {
     }
   }
 
-  // A sum that does not track rows accepts dense gradients only.
+  // Checks a sum to which rows are added; a sum that does not track rows accepts dense gradients
+  // only.
   void check_rows(const AccumulateRows& rows, const std::string& where) const {
     check_addition(rows.accumulator, where);
     const Accumulator& sum = program_.accumulators[rows.accumulator.value];
@@ -267,8 +270,8 @@ std::optional<AccumulatorId> accumulator_of(const StoreTarget& target) {
   return std::nullopt;
 }
 
-// Outputs and sums of gradients receive the pieces of a window in order, and all pieces of one
-// action come from one segment.
+// Checks that one segment stores all pieces of an output, in order, and that only one store or
+// product adds to a sum.
 void check_stores(const Program& program) {
   std::vector<int64_t> num_pieces(program.outputs.size(), 0);
   std::vector<const Segment*> storing(program.outputs.size(), nullptr);

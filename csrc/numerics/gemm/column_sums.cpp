@@ -1,5 +1,5 @@
-// Rows may be far apart, so that a few columns are read at a time, as many as fit in a core's
-// cache.
+// Rows may be far apart in memory. Therefore a few columns are read at a time, as many as a core's
+// cache can hold with all rows.
 
 #include "numerics/gemm/column_sums.h"
 

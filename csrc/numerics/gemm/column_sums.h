@@ -29,7 +29,7 @@ POPTORCH_EMU_INLINE void add_group(const float* rows, int64_t stride, int64_t nu
 // Same as `add_group` for `num_columns` columns.
 POPTORCH_EMU_INLINE void add_wide_group(const float* rows, int64_t stride, int64_t num_rows,
                                         int64_t num_columns, float* sums) {
-  constexpr int64_t kLane = 16;  // columns that one inner loop adds
+  constexpr int64_t kLane = 16;  // width of a group of columns
   int64_t column = 0;
   for (; column + kLane <= num_columns; column += kLane)
     add_group<kLane>(rows + column, stride, num_rows, sums + column);

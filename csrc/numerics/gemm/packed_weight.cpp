@@ -30,10 +30,11 @@ POPTORCH_EMU_OPTIONAL void cblas_sgemm_compute(int order, int transposes_left, i
 namespace poptorch_emu {
 namespace {
 
-// Numbers of the BLAS interface for its enumerations.
+// Numbers of BLAS enumerations, which MKL's functions expect.
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112, kPacked = 151, kRight = 162;
 
-// For few outputs that fill no cache line, PyTorch's two views and a copy would take longer.
+// Packs a weight for small products. A loop handles few outputs that fill no cache line, because
+// PyTorch's two views and a copy would take longer.
 void pack_lines(const at::Tensor& weight, at::Tensor& packed) {
   auto* to = packed.mutable_data_ptr<float>();
   const bool is_whole = packed.size(1) == weight.size(0);
@@ -76,7 +77,7 @@ class Matrix {
 
   int rows() const { return narrow(dense_.size(0)); }
   int columns() const { return narrow(dense_.size(1)); }
-  // The stride of a single row may have any value.
+  // The stride of a single row is arbitrary, so the number of columns replaces it.
   int stride() const { return rows() > 1 ? narrow(dense_.stride(0)) : columns(); }
   const float* values() const { return dense_.const_data_ptr<float>(); }
 
@@ -93,7 +94,7 @@ void check_library() {
 
 void pack_for_library(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {
   const Matrix matrix(weight);
-  // MKL multiplies by the factor; with default modes, denormal numbers keep their values.
+  // MKL multiplies by the factor, which must not flush denormal numbers to zero.
   const FloatingPointModes exact(default_floating_point_modes());
   cblas_sgemm_pack(kRowMajor, kRight, kTransposed, narrow(rows), matrix.rows(), matrix.columns(),
                    /*factor=*/1.0f, matrix.values(), matrix.stride(),

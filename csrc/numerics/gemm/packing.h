@@ -23,15 +23,15 @@ struct Matrix {
 
 inline int64_t num_tiles(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
-// Division of n columns into panels of `width` columns. If at most `few` columns would remain for
-// the last panel, the panel before gives it `few` of its own columns.
+// Division of n columns into panels of `width` columns. If at most `few` columns remain for the
+// last panel, it also gets `few` columns of the panel before.
 struct Panels {
   int64_t n;
   int64_t width;
   int64_t few = 0;
 
   int64_t count() const { return num_tiles(n, width); }
-  // Returns the first column of a panel, or n after the last panel.
+  // Returns the first column of a panel, or n for the index after the last panel.
   int64_t first(int64_t panel) const {
     const int64_t last = count() - 1;
     const bool is_narrow = panel == last && panel > 0 && n - panel * width <= few;
@@ -45,7 +45,8 @@ struct Panels {
 template <int64_t kWidth>
 POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels& panels,
                               int64_t begin, int64_t end, float* packed, float* sums) {
-  // Rows with a large stride are read a few at a time, while the next few are prefetched.
+  // A few rows are read at a time, while the next few are prefetched, because rows may be far
+  // apart.
   constexpr int64_t kRowsAtOnce = kSumGroup;
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);
@@ -71,8 +72,8 @@ POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels&
   }
 }
 
-// Returns uninitialised memory of the current thread for `count` numbers, for one side of a
-// product. It is aligned to cache lines, so that no vector crosses a line.
+// The two sides of a product. `packed_of_thread` returns a buffer of the current thread for `count`
+// numbers of one side, uninitialised and aligned, so that no vector crosses a cache line.
 enum class Side { kLeft, kRight };
 template <Side kSide>
 float* packed_of_thread(int64_t count) {

@@ -18,7 +18,7 @@ using packing::packed_of_thread;
 using packing::Panels;
 using packing::Side;
 
-// Depth of a block: its products are summed before they are added to the result.
+// Depth of a block, whose products are summed before they are added to the result.
 constexpr int64_t kBlockDepth = kSumBlock;
 // Stride of copied rows of the left matrix, so that the rows of a tile start in different cache
 // sets.
@@ -30,12 +30,12 @@ struct Blocking;
 
 template <>
 struct Blocking<vectors::Avx2> {
-  // The registers hold the sums of a tile's rows and a panel's columns, and one row of the panel.
+  // Rows of a tile. The registers hold the sums for a tile and a panel, and one row of the panel.
   static constexpr int64_t kTileRows = 4;
   static constexpr int64_t kPanelColumns = 24;
   // Number of tiles copied at once: 280 KB, half of a second-level cache.
   static constexpr int64_t kMostTiles = 64;
-  // A panel has 24 KB and stays in the first-level cache while all rows are multiplied.
+  // Whether the panel stays in the first-level cache while all rows are multiplied; it has 24 KB.
   static constexpr bool kKeepsPanel = true;
   // Number of panels packed at once for few rows: whole cache lines of each row of the matrix.
   static constexpr int64_t kPanelsAtOnce = 2;
@@ -48,13 +48,13 @@ struct Blocking<vectors::Avx512> {
   static constexpr int64_t kTileRows = 6;
   static constexpr int64_t kPanelColumns = 64;
   static constexpr int64_t kMostTiles = 24;
-  // A tile is small and stays in the first-level cache, and the sums of a few rows are written in
-  // turn.
+  // Whether the panel stays in the first-level cache. Here a small tile stays instead, and the sums
+  // of a few rows are written in turn.
   static constexpr bool kKeepsPanel = false;
   static constexpr int64_t kBlockPanels = 16;
 };
 
-// Copied rows of the left matrix.
+// A block of copied rows of the left matrix.
 struct Block {
   const float* values;
   int64_t num_rows;
@@ -62,7 +62,7 @@ struct Block {
   bool is_transposed;
 };
 
-// Returns the part of a result from a row and a column on.
+// Returns the part of a result that begins at a row and a column.
 Result part_of(const Result& result, int64_t row, int64_t column) {
   Result part = result;
   part.values += row * result.stride + column;
@@ -100,7 +100,7 @@ class Product {
   template <int64_t kCount>
   using Tile = RegisterTile<Width, kTileRows, kCount * kLanes>;
 
-  // A tile of the left matrix, copied from rows or from columns.
+  // Access to a tile of the left matrix that was copied from rows, and below from columns.
   struct SpacedRows {
     const float* values;
     POPTORCH_EMU_INLINE float operator()(int64_t row, int64_t k) const {

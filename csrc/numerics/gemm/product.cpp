@@ -24,7 +24,7 @@ void check(const Product& product) {
                     right.scalar_type(), right.sizes(), ".");
 }
 
-// The copies of a transposed left matrix also yield the sums of its rows.
+// Multiplies by panels. If the left matrix is transposed, its copies also yield its row sums.
 void multiply_by_panels(const Product& product, bool adds, at::Tensor& sum) {
   const auto& [given, right, kernel, row_sums] = product;
   const bool is_transposed = given.stride(0) == 1 && !given.is_neg();

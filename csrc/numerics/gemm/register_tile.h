@@ -6,7 +6,7 @@
 
 namespace poptorch_emu {
 
-// Number of rows of a tile with 32 columns whose sums fit in the registers.
+// Number of rows of a tile with 32 columns for which the sums fit in the registers.
 template <class Width>
 constexpr int64_t kRowsAtOnce = vectors::Registers<Width>::kLanes == 16 ? 8 : 3;
 
@@ -27,7 +27,7 @@ class RegisterTile {
                                int64_t stride) {
     for (int64_t k = 0; k < depth; ++k, right += stride) add_one(k, left, right);
   }
-  // Same as `add` for a large depth, with an unrolled loop.
+  // Same as `add` for a large depth; the loop is unrolled.
   template <class Left>
   POPTORCH_EMU_INLINE void add_many(int64_t depth, const Left& left, const float* right,
                                     int64_t stride) {
@@ -35,7 +35,7 @@ class RegisterTile {
     for (int64_t k = 0; k < depth; ++k, right += stride) add_one(k, left, right);
   }
 
-  // Writes a row of sums, or its sum with `start`.
+  // Writes a row of sums; `write_added` writes its sum with `start`.
   POPTORCH_EMU_INLINE void write(int64_t row, float* to) const {
 #pragma GCC unroll 8
     for (int64_t v = 0; v < kVectors; ++v)
@@ -52,7 +52,7 @@ class RegisterTile {
  private:
   template <class Left>
   POPTORCH_EMU_INLINE void add_one(int64_t k, const Left& left, const float* right) {
-    // The smaller operand stays in registers together with the sums.
+    // Keep the smaller operand in registers, together with the sums.
     if constexpr (kVectors < kRows) {
       Vector row_of_right[kVectors];
 #pragma GCC unroll 8

@@ -17,7 +17,7 @@ namespace poptorch_emu {
 namespace small {
 namespace {
 
-// Width of the narrowest tile: a cache line.
+// Number of columns of the narrowest tile, which is a cache line.
 constexpr int64_t kNarrow = 16;
 
 template <class Width, int64_t kRows, int64_t kColumns>

@@ -16,7 +16,7 @@ int64_t whole_lines(int64_t k);
 
 namespace small {
 
-// Rows of the left matrix from the start of a product or tile. `left(row, k)` returns a number.
+// The left matrix, from the first row and depth of a tile. `left(row, k)` returns a number.
 struct Left {
   const float* values;
   int64_t row_stride, depth_stride;
@@ -25,7 +25,7 @@ struct Left {
   }
 };
 
-// Columns of the right matrix from the start of a product or tile.
+// The right matrix, from the first column of a tile.
 struct Right {
   const float* values;
   int64_t stride;
