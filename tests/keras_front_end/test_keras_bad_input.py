@@ -1,4 +1,4 @@
-"""What Keras programs may not ask of virtual IPUs, and what they are told."""
+"""Errors for requests of Keras programs that virtual IPUs do not support."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_steps_when_an_update_does_not_divide_them_then_are_refused() -> None:
 
 
 def in_pieces(rows: int, batch_size: int):
-    """Yields batches of which Keras does not know how many there are."""
+    """Yields batches without a length, so that Keras does not know their number."""
     x, labels = models.data(rows=rows)
     for start in range(0, rows, batch_size):
         yield x[start : start + batch_size], labels[start : start + batch_size]
@@ -106,7 +106,7 @@ def test_model_when_run_eagerly_then_is_refused() -> None:
 
 
 class OwnSgd(optimizers.SGD):
-    """A subclass, whose code would not run."""
+    """A subclass of an optimiser, whose own code would not run on the device."""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_constraint_then_is_refused() -> None:
 
 
 class Counting(layers.Layer):
-    """Counts its calls in a variable of a type, trained or not."""
+    """Counts its calls in a variable with a given type, which is trained or not."""
 
     def __init__(self, dtype: str, *, is_trained: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models inside of Keras models whose stages do not fit, or that cannot be divided."""
+"""Errors for nested Keras models whose stages do not fit, or that cannot be divided."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def given(model, stages) -> keras.Model:
 
 
 class Inside(keras.Model):
-    """A model of a class of its own: two layers, and something between them."""
+    """A user's own model class: two layers, with a computation between them."""
 
     def __init__(self, between, stage: int | None = None) -> None:
         super().__init__(name="inside")

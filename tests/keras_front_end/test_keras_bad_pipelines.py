@@ -1,4 +1,4 @@
-"""Pipelines of Keras models that do not fit the model or the IPUs, and what is said of them."""
+"""Errors for pipelines of Keras models that do not fit the model or the IPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_stage_when_no_number_then_is_refused(stage) -> None:
 
 
 def functional(stages, num_ipus: int = 4):
-    """Returns a model of three calls, each in its stage; `None` for none."""
+    """Returns a model of three calls, each in its given stage; `None` means no stage."""
     models.use_ipus(num_ipus)
 
     def make():

@@ -26,7 +26,7 @@ def _one_ipu():
 
 
 def both(train):
-    """Returns what `train(is_on_ipus)` returns for eager Keras and for virtual IPUs."""
+    """Returns the results of `train(is_on_ipus)` for eager Keras and for virtual IPUs."""
     return [train(False), train(True)]
 
 
@@ -48,7 +48,7 @@ def test_evaluate_and_predict_when_the_last_batch_is_smaller_then_equal_eager_ke
 
 
 class InBatches(keras.utils.PyDataset):
-    """Batches of 4, in double precision."""
+    """Batches of 4 rows in double precision."""
 
     def __init__(self, x, labels) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_weights_when_read_after_each_batch_then_are_the_newest() -> None:
 
 
 class Noted(keras.callbacks.Callback):
-    """Notes the calls for batches."""
+    """Records the calls for batches."""
 
     def __init__(self) -> None:
         super().__init__()

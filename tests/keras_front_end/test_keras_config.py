@@ -1,4 +1,4 @@
-"""What `IPUConfig` and the settings of a model mean for an executor, and who keeps the IPUs."""
+"""Effects of `IPUConfig` and of a model's settings on an executor, and the holders of IPUs."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_model_when_dropped_then_is_collected_and_gives_its_ipus_back() -> None:
 
 
 def test_validation_then_takes_no_further_ipus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen replicas on sixteen IPUs: training and testing cannot both hold theirs."""
+    """Sixteen replicas use all sixteen IPUs, so training and testing cannot both hold IPUs."""
     gc.collect()
     monkeypatch.setenv("POPTORCH_EMU_SYSTEM", "mk2-pod16")
     models.use_ipus(16)

@@ -1,4 +1,4 @@
-"""Every kind of data that Keras takes: batches that say which they are; none lost, none twice."""
+"""All kinds of data for Keras, with batches that are recognisable: none is lost or repeated."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _one_ipu():
 
 
 def batch(number: int):
-    """Returns a batch of which training changes the weight of that number alone."""
+    """Returns a batch that, in training, changes only the weight with the batch's number."""
     x = np.zeros((ROWS, NUM_BATCHES), "float32")
     x[:, number] = 1
     return x, np.ones((ROWS, 1), "float32")
 
 
 class Recorder(keras.Model):
-    """A model of its own class, which is unbuilt before it sees data."""
+    """A user's own model class, which is not built before it sees data."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ def once(numbers) -> list[int]:
     return [int(number in numbers) for number in range(NUM_BATCHES)]
 
 
-# Each makes data of batches 0 to count - 1.
+# Each function returns data with the batches 0 to count - 1.
 
 
 def arrays(count):
@@ -111,7 +111,7 @@ def tensors(count):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """Can be gone through once only: who begins anew goes on."""
+    """Data that can be read only once: a second iterator continues where the first one stopped."""
 
     def __init__(self, count):
         self.rest = generator(count)
@@ -160,7 +160,7 @@ def map_forever(function):
 
 
 def given(data):
-    """Returns the arguments by which Keras takes some data."""
+    """Returns the arguments with which Keras receives some data."""
     return data if isinstance(data, tuple) else (data,)
 
 
@@ -176,7 +176,7 @@ def test_fit_then_each_batch_trains_once(kind: str, make, steps: int) -> None:
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("make", [built, unbuilt])
 def test_fit_when_it_returns_then_the_processes_of_a_loader_have_ended(make, steps: int) -> None:
-    """Keras begins an epoch that never comes; the garbage collector is not to end its processes."""
+    """Keras begins an epoch that never runs; its processes end without the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -242,7 +242,7 @@ def test_fit_when_a_generator_ends_within_an_execution_then_is_refused_for_that(
 
 
 def labelled(number: int):
-    """Returns a batch whose loss, of a model that says 0, is 2 to the power of its number."""
+    """Returns a batch with the loss 2**number for a model whose output is 0."""
     x, y = batch(number)
     return x, y * 2.0 ** (number / 2)
 
@@ -253,7 +253,7 @@ def labelled_stream(count=None):
 
 
 def seen(loss: float, count: int) -> list[int]:
-    """Returns how often each batch of `labelled` is in a mean over so many."""
+    """Returns how often each batch of `labelled` is part of a mean over `count` batches."""
     total = round(loss * count)
     return [int(digit) for digit in reversed(f"{total:b}")]
 

@@ -1,4 +1,4 @@
-"""Training on virtual IPUs beside eager Keras: `fit` is the same, and so is what it learns."""
+"""Training on virtual IPUs compared with eager Keras: the same `fit`, with the same results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import poptorch_emu as poptorch  # noqa: E402
 pytestmark = pytest.mark.feature("Keras: fit, evaluate, predict", fidelity="exact")
 optimizers = keras.optimizers
 
-# Sums in another order; what Adam divides by a small root counts more.
+# Tolerance for sums in another order, which Adam enlarges by dividing by small roots.
 NEAR = 1e-6
 
 
@@ -25,7 +25,7 @@ def _one_ipu():
 
 
 def fitted(make, shape, optimizer, *, is_on_ipus: bool, steps: int = 1, **settings):
-    """Returns a model after two epochs, and what Keras logged."""
+    """Returns a model after two epochs, and Keras's logs."""
     with models.scope(is_on_ipus):
         model = make()
     models.compiled(model, optimizer(), steps_per_execution=steps, **settings)
@@ -49,7 +49,7 @@ def test_fit_then_weights_and_logs_are_those_of_eager_keras(name: str, steps: in
 
 
 class OriginalRMSprop(optimizers.RMSprop):
-    """With epsilon outside of the root, as before Keras 3 where there is no momentum."""
+    """RMSprop with epsilon outside of the root, as before Keras 3 without momentum."""
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
@@ -206,7 +206,7 @@ def test_fit_when_weights_are_set_in_between_then_trains_on_from_them() -> None:
 
 
 def test_metrics_of_the_users_own_then_see_each_batch() -> None:
-    """The largest output of a batch is no sum over rows; Keras averages it over batches."""
+    """The largest output of a batch is not a sum over rows; Keras averages it over batches."""
 
     def largest(y_true, y_pred):
         return keras.ops.max(y_pred)
@@ -236,7 +236,7 @@ def test_batches_one_by_one_then_equal_eager_keras() -> None:
 
 
 def test_random_layers_when_seeded_then_dropout_has_its_mean_and_scale() -> None:
-    """The loss of zeros is the mean square of the outputs: E[(d + n)²] = 1 / 0.7 + 0.25."""
+    """For zero targets the loss is the mean square of the outputs: E[(d + n)²] = 1 / 0.7 + 0.25."""
     with models.SCOPE():
         inputs = keras.Input((1000,))
         hidden = keras.layers.Dropout(0.3, seed=3)(inputs)
@@ -259,7 +259,7 @@ def test_random_layers_when_seeded_then_dropout_has_its_mean_and_scale() -> None
 
 
 def test_augmentation_when_it_flips_pictures_then_half_of_them_are() -> None:
-    """Each output is the mean of the left half: 1 for a picture as it was, 0 for a flipped one."""
+    """Each output is the mean of the left half: 1 for an original picture, 0 for a flipped one."""
     with models.SCOPE():
         inputs = keras.Input((4, 4, 1))
         flipped = keras.layers.RandomFlip("horizontal", seed=5)(inputs)
@@ -269,13 +269,13 @@ def test_augmentation_when_it_flips_pictures_then_half_of_them_are() -> None:
     pictures = np.zeros((512, 4, 4, 1), np.float32)
     pictures[:, :, :2] = 1
     logs = model.fit(pictures, np.zeros((512, 1), np.float32), batch_size=32, verbose=0).history
-    # Five standard deviations of 512 coins.
+    # The tolerance is five standard deviations of the mean of 512 coins.
     assert logs["mae"][0] == pytest.approx(0.5, abs=0.11)
     assert logs["loss"][0] == pytest.approx(logs["mae"][0], abs=NEAR)
 
 
 def test_keras_model_when_wrapped_by_itself_then_is_refused() -> None:
-    """Its layers read tensors of the host, which would train nothing."""
+    """Keras layers would read tensors of the host, so that nothing would be trained."""
     inner = models.mlp()
 
     class Wrapper(torch.nn.Module):

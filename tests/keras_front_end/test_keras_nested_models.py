@@ -1,4 +1,4 @@
-"""Models inside of Keras models whose layers are in several stages, against a plain eager loop."""
+"""Nested Keras models with layers in several stages, compared with a plain eager loop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_models_inside_when_in_several_stages_then_all_equals_eager_keras(name: 
 
 
 def _check_places(model, entries) -> None:
-    """Checks that each IPU has the weights of the layers that first come in its stage."""
+    """Checks that each IPU has the weights of the layers that occur first in its stage."""
     wanted: dict[str, int] = {}
     for each in entries:
         for weight in getattr(each.layer, "trainable_variables", ()):

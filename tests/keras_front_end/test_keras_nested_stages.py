@@ -1,4 +1,4 @@
-"""Who decides about the stages of layers inside of models that are inside of others."""
+"""Priority of the sources that assign stages to layers of nested models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stages_of(model) -> list:
 
 
 def trains_as_eager(model, make, shape: tuple[int, ...] = (12,)) -> None:
-    """Trains a model, and what `make` returns in a plain loop of eager Keras."""
+    """Trains `model`, and the model of `make` in a plain loop of eager Keras, and compares them."""
     eager = make()
     losses = nested.trained_by_hand(eager, 4, 8, shape)
     model.set_pipelining_options(8, gradient_accumulation_reduction_method="mean")
@@ -46,7 +46,7 @@ def trains_as_eager(model, make, shape: tuple[int, ...] = (12,)) -> None:
 
 
 def built_in_stages(*numbers: int | None):
-    """A model of three layers, two of them in a model inside; the third number is of its call."""
+    """Builds a model of three layers, two of them in a nested model with the third stage."""
     keras.utils.set_random_seed(1)
 
     def stage(number: int | None):
@@ -69,7 +69,7 @@ def built_in_stages(*numbers: int | None):
     ("numbers", "stages"),
     [
         ((0, 1, None, 1), [[0, 1], 1]),
-        ((0, 1, 0, 1), [[0, 0], 1]),  # The call of a model goes before those inside of it.
+        ((0, 1, 0, 1), [[0, 0], 1]),  # A nested model's call precedes the calls inside it.
         ((None, None, 0, 1), [[0, 0], 1]),
     ],
 )
@@ -95,13 +95,13 @@ def test_layer_when_constructed_in_a_stage_then_keeps_it_for_calls_outside() -> 
         return keras.Model(inputs, last(own(hidden)))
 
     model = on_ipus(lambda: make(True))
-    # The product in the call of the block has no layer: it is in the stage of the block.
+    # The product in the call of the block is no layer, so it is in the stage of the block.
     assert stages_of(model) == [[0, 0], [0, 0, 0, 0, 0], 0, 1, 1]
     trains_as_eager(model, lambda: make(False))
 
 
 class InStages(keras.Model):
-    """Its call enters stages, in a model inside of another."""
+    """A nested model whose `call` enters stages."""
 
     def __init__(self, second: int | None) -> None:
         super().__init__(name="inside")

@@ -1,4 +1,4 @@
-"""What programs of Keras 2 write: it means what it meant, or the way out is said."""
+"""Programs written for Keras 2: they keep their meaning, or an error says the way out."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_files_when_named_without_a_suffix_then_keras_3_takes_them(tmp_path: Pat
 
 
 def newer(path: Path) -> None:
-    """Makes a file newer than all others, whatever the clock of the system of files."""
+    """Makes a file newer than all others, independently of the file system's clock."""
     os.utime(path, ns=(2**62, 2**62))
 
 
@@ -136,7 +136,7 @@ def test_weights_when_saved_by_an_old_name_then_the_newest_are_loaded(
     other.load_weights(filepath=str(tmp_path / name))
     assert models.largest_difference(model, other) == 0
     if name != "weights":
-        models.mlp().save(tmp_path / name)  # The old form, written later, under this very name.
+        models.mlp().save(tmp_path / name)  # The old format, written later under this exact name.
         newer(tmp_path / name)
         other.load_weights(tmp_path / name)
         assert models.largest_difference(models.mlp(), other) == 0

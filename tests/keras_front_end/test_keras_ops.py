@@ -1,4 +1,4 @@
-"""Operations and utilities of the IPU's front end, beside formulas."""
+"""Operations and utilities of the IPU's front end, compared with formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
 
 
 def run(function, *args):
-    """Returns what a function computes on an IPU."""
+    """Returns the result of a function on an IPU."""
     strategy = ipu.ipu_strategy.IPUStrategy()
     return np.asarray(strategy.run(function, args=args))
 
@@ -53,7 +53,7 @@ REPLICAS = 2
 
 
 def on_replicas(function, values):
-    """Returns what each replica computes, of an array with a row for each."""
+    """Returns each replica's result for an array with one row for each replica."""
     tf = pytest.importorskip("tensorflow")
     models.use_ipus(REPLICAS)
     strategy = ipu.ipu_strategy.IPUStrategy()

@@ -1,6 +1,6 @@
-"""Stages, accumulation and replicas of Keras models: the same as one large batch.
+"""Stages, accumulation and replicas of Keras models give the results of one large batch.
 
-Gradients of replicas are added, so that the learning rate is divided by their number.
+The learning rate is divided by the number of replicas, because their gradients are added.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_two_stages_and_accumulation_then_equal_one_batch(schedule) -> None:
     eager = trained(models.mlp(), batch_size=16)
     assert models.largest_difference(eager, model) < NEAR
     x, labels = models.data()
-    for rows in (4, 3):  # The last batch of 3 rows has 2.
+    for rows in (4, 3):  # With batches of 3 rows, the last batch has 2.
         wanted = eager.evaluate(x, labels, batch_size=rows, verbose=0)
         losses = model.evaluate(x, labels, batch_size=rows, verbose=0)
         np.testing.assert_allclose(losses, wanted, atol=NEAR)
@@ -180,13 +180,13 @@ def test_batch_norm_in_a_pipeline_then_statistics_are_those_of_its_micro_batches
         model = make()
     model.set_pipeline_stage_assignment([0, 0, 1])
     model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
-    # Nothing learns, so that eager Keras sees the same activations.
+    # With a rate of 0 nothing is learnt, so that eager Keras sees the same activations.
     trained(model, batch_size=4, steps=4, rate=0.0)
     assert models.largest_difference(trained(make(), batch_size=4, rate=0.0), model) < NEAR
 
 
 def functional(*, is_staged: bool):
-    """A layer that is called twice, in different stages, and a connection around both."""
+    """Builds a model with a layer called twice, in two stages, and a connection around both."""
     stage = ipu.keras.PipelineStage if is_staged else lambda _: nullcontext()
     keras.utils.set_random_seed(1)
     inputs = keras.Input((12,))

@@ -1,4 +1,4 @@
-"""What replicas of a Keras model take and log: steps are those of one, metrics of the last."""
+"""Batches and logs of a Keras model's replicas: steps count one replica, metrics the last one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Method = ipu.keras.ReplicatedMetricReductionMethod
 
 
 class Steps(keras.callbacks.Callback):
-    """Remembers the steps of which it is told."""
+    """Records the steps for which it is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def on_replicas(replicas: int = 2, rate: float = 0.0, **settings):
-    """Returns a model that learns with this rate, which is divided by the replicas."""
+    """Returns a model with a learning rate that is divided by the number of replicas."""
     models.use_ipus(replicas)
     with models.SCOPE():
         model = models.mlp()
@@ -93,7 +93,7 @@ def test_batches_when_fewer_than_replicas_then_are_refused() -> None:
 
 
 def of_replica(number: int, replicas: int, batches: int) -> dict[str, float]:
-    """Returns what plain Keras says of the batches that a replica takes."""
+    """Returns the results of plain Keras for the batches that one replica takes."""
     x, labels = models.data(rows=batches * ROWS)
     mine = [row for row in range(len(x)) if row // ROWS % replicas == number]
     model = models.compiled(models.mlp())
@@ -119,7 +119,7 @@ def test_metrics_then_are_those_of_the_last_replica_or_reduced(method, replicas:
         for key in of_each[0]
         for values in ([each[key] for each in of_each],)
     }
-    for _ in range(2):  # The second epoch begins anew.
+    for _ in range(2):  # The second epoch starts the data again.
         logs = fit(model, batches, epochs=2, validation_data=models.data(rows=batches * ROWS))
         for key, value in wanted.items():
             for epoch in range(2):

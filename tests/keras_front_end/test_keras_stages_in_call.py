@@ -1,4 +1,4 @@
-"""Pipeline stages that the `call` of a model of a class of its own enters."""
+"""Pipeline stages that are entered in the `call` of a user's own model class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stage = ipu.keras.PipelineStage
 
 
 class Network(keras.Model):
-    """Two dense layers, the second one with the first one's input, too."""
+    """Two dense layers, the second of which also reads the input of the first."""
 
     def __init__(self, has_stages: bool) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_graph_of_a_call_when_it_is_found_then_nothing_is_assigned() -> None:
         def call(self, x, training=None):
             self.calls.assign_add(1)
             with Stage(0):
-                x = x + 1  # An operation, which has another name each time.
+                x = x + 1  # An operation, which has another name in each run.
             return super().call(x)
 
     models.use_ipus(2)

@@ -1,4 +1,4 @@
-"""Layers and optimisers of `ipu_tensorflow_addons`, against Keras's own and formulas."""
+"""Layers and optimisers of `ipu_tensorflow_addons`, compared with Keras's own and formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = np.random.default_rng(0).normal(size=(6, 5, 4)).astype("float32")  # Batch, 
 
 
 def computed(layer, *inputs):
-    """Returns what a layer computes on an IPU."""
+    """Returns the result of a layer on an IPU."""
     models.use_ipus(1)
     with models.SCOPE():
         symbols = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in inputs]
@@ -73,7 +73,7 @@ def test_mask_then_is_refused() -> None:
 
 
 def normalized(x, groups: int, *, is_strided: bool, axis: int):
-    """Normalises by loops, as the definition says."""
+    """Normalises by loops, following the definition."""
     x = np.moveaxis(x, axis, -1)
     found, channels = np.empty_like(x), x.shape[-1]
     for group in range(groups):
@@ -213,7 +213,7 @@ def test_optimizer_then_trains_as_eager_keras(name: str) -> None:
         with models.scope(is_on_ipus):
             model = models.mlp()
             for variable in model.trainable_variables:
-                variable.assign_add(0.01 * np.ones(variable.shape))  # No norm of a bias is 0.
+                variable.assign_add(0.01 * np.ones(variable.shape))  # Biases get a norm above 0.
             model.compile(make(), models.cross_entropy())
             model.fit(x, labels, batch_size=8, shuffle=False, epochs=2, verbose=0)
         trained.append(model)

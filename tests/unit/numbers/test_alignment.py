@@ -1,4 +1,4 @@
-"""Which values of two runs belong together."""
+"""Matching of the values of two runs."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Runs on disk while they are compared: values come back bit by bit, wherever they were made."""
+"""Runs on disk during a comparison: values return with the same bits, in any order of reading."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_values_of_any_type_and_layout_then_come_back_bit_by_bit():
     with KeptRun("a run") as run:
         for tensor in tensors:
             run.add(run.declare(given("x", tensor)), FIRST, tensor)
-        # In another order than they were written.
+        # The values are read in another order than they were written.
         for number in reversed(range(len(tensors))):
             found, tensor = run.read(number, FIRST), tensors[number]
             assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)

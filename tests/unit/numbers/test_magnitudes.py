@@ -1,4 +1,4 @@
-"""Histograms of exponents, against arithmetic on the numbers themselves."""
+"""Histograms of exponents, compared with arithmetic on the numbers themselves."""
 
 import math
 from collections import Counter
@@ -50,7 +50,7 @@ def test_shares_when_numbers_are_scaled_then_they_are_those_of_the_product(shift
     values, found = numbers(1), Magnitudes.of(numbers(1))
     product = (values * 2.0**shift).abs()
     short = product.half().double()
-    # One number may be between 65,520 and 65,536.
+    # The tolerance allows for one number between 65,520 and 65,536.
     overflow = short.isinf().double().mean().item()
     assert found.overflow(HALF, shift) == pytest.approx(overflow, abs=1.5 / 500)
     assert found.flushed(HALF, shift) == pytest.approx((short == 0).double().mean().item())
@@ -76,7 +76,7 @@ def test_best_scale_then_no_other_loses_less_and_nothing_overflows():
     gradients = Magnitudes.of(torch.tensor([2.0**-20, 2.0**-9, 2.0**-3]))
     losses = scale_losses(gradients, HALF)
     best = best_scale(losses)
-    # From 2**6 on nothing is below 2**-14, and the largest is far from 2**16.
+    # From the scale 2**6 on no gradient is below 2**-14, and the largest is far from 2**16.
     assert best == ScaleLoss(6, 0.0, 0.0)
     assert best.scale == 64.0
 

@@ -1,4 +1,4 @@
-"""What float32 explains at once is within the bound that float64 finds, and it explains most."""
+"""Values explained by float32 are within float64's bound, and float32 explains most values."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def random(*shape, seed=0):
 
 
 def in_other_order(target, args):
-    """Returns what float64 makes of the arguments, rounded: no float32 kernel has its bits."""
+    """Returns the result in float64 before rounding; no float32 kernel has exactly its bits."""
     wide = [
         a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
     ]

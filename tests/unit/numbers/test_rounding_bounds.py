@@ -1,4 +1,4 @@
-"""The bounds of rounding against exact rational arithmetic and against sums in other orders."""
+"""Bounds of rounding, compared with exact rational arithmetic and sums in other orders."""
 
 import math
 from fractions import Fraction
@@ -42,7 +42,7 @@ def test_underflow_then_it_is_the_distance_of_subnormal_numbers():
 
 
 def test_sum_when_each_addition_rounds_the_same_way_then_the_bound_holds_and_is_near():
-    # Each term is lost, since it is half of the last place of what is there: n - 1 errors of u.
+    # Each term is lost, because it is half a unit of the last place of the sum: n - 1 errors of u.
     num_terms = 1025
     terms = torch.full((num_terms,), UNIT)
     terms[0] = 1.0
@@ -96,13 +96,13 @@ def test_bound_of_products_then_it_counts_the_terms_of_each_sum(target, args, nu
     magnitudes = [a.double().abs() if isinstance(a, torch.Tensor) else a for a in args]
     scale = target(*magnitudes)
     bound = expectation(target, *args).bound(0, torch.float32).tight
-    # One more than there are terms, and a number that is too small to see.
+    # The bound counts one term more, and adds the underflow of a type.
     expected = gamma(num_terms + 1, UNIT) * scale + underflow(torch.float32)
     torch.testing.assert_close(bound, expected, rtol=1e-12, atol=0.0)
 
 
 def reordered(values, order):
-    """Returns the product of two matrices whose terms are added one after the other."""
+    """Returns a product of two matrices whose terms are added one by one in the given order."""
     left, right = values
     total = torch.zeros(left.size(0), right.size(1))
     for place in order:
@@ -116,7 +116,7 @@ def test_product_when_terms_are_added_in_any_order_then_it_is_reordered_sums(see
     order = torch.randperm(500, generator=torch.Generator().manual_seed(seed)).tolist()
     expected = expectation(aten.mm.default, *values)
     assert judged(expected, 0, reordered(values, order)) is Verdict.REORDERED
-    # A term of usual size that is left out is no rounding.
+    # A missing term of usual size is too large to be a rounding error.
     assert judged(expected, 0, reordered(values, order[:-1])) is Verdict.DIFFERENT
 
 

@@ -1,4 +1,4 @@
-"""Runs in files: what is written is read, and what somebody else made does no harm."""
+"""Runs in files: written runs are read back, and files from elsewhere do no harm."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def written(path, tensor=None, value=None):
 
 
 def rewritten(path, change, packing=zipfile.ZIP_STORED):
-    """Writes the same archive with other entries."""
+    """Writes the archive again with entries that `change` has modified."""
     with zipfile.ZipFile(path) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
     content = json.loads(entries["run.json"])

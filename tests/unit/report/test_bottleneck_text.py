@@ -19,7 +19,7 @@ EVEN = [1.0] * 4
 
 
 def spent(**seconds: float) -> TimePlan:
-    """Returns a plan of one IPU that spends its step so."""
+    """Returns a plan of one IPU whose step has these parts, in seconds."""
     parts = dict.fromkeys(Part, 0.0) | {Part[name]: value for name, value in seconds.items()}
     plan = made_of(GROUPED, [0], 1, [1.0], [1.0])
     return replace(plan, step_seconds=sum(parts.values()), ipus=(IpuTime(0, parts),))

@@ -1,4 +1,4 @@
-"""Latencies from invented times, against numbers worked out by hand."""
+"""Latencies from invented times, compared with numbers computed by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reports in terminals and notebooks: widths, names that are markup, pictures that are drawn."""
+"""Reports in terminals and notebooks: widths, names that contain markup, and pictures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compiled(num_ipus: int, accumulation: int) -> Any:
 
 @pytest.fixture(scope="module")
 def values() -> dict[str, Any]:
-    """Returns what is shown of a pipeline of 8 IPUs, whose tables are too wide for a terminal."""
+    """Returns the reports on a pipeline of 8 IPUs, whose tables are too wide for a terminal."""
     model = compiled(8, 40)
     return {name: getattr(emulator, name)(model) for name in SHOWS}
 
@@ -83,19 +83,19 @@ class Elements(HTMLParser):
 
 
 def pixels(axes: Any) -> np.ndarray:
-    """Returns the colours that a picture has, and closes it."""
+    """Returns the different colours in a picture, and closes it."""
     figure = np.atleast_1d(axes)[0].figure
     figure.canvas.draw()
     image = np.asarray(figure.canvas.buffer_rgba())[..., :3].reshape(-1, 3)
     plt.close(figure)
-    # One number a pixel is sorted many times faster than three.
+    # Sorting one number for each pixel is many times faster than sorting three.
     numbers = np.unique(image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32))
     return np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=1).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
 def colours_of(values: dict[str, Any]) -> Callable[[str], np.ndarray]:
-    """Returns the colours of a picture, which is drawn when it is first asked for."""
+    """Returns a function for the colours of a report's picture, which is drawn only once."""
     return functools.cache(lambda name: pixels(values[name].plot()))
 
 
@@ -109,7 +109,8 @@ def test_text_of_a_wide_model_then_fits_the_terminal(values, name, columns, monk
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = str(values[name]).splitlines()
     assert max(map(len, lines)) <= columns
-    # The room is used: a table is broken no earlier than it must be. That of memory is narrow.
+    # Tables use the available width: they are not broken earlier than necessary. Memory's is
+    # narrow.
     assert max(map(len, lines)) > (columns - 25 if name != "memory" else 60)
 
 
@@ -127,7 +128,7 @@ def test_text_of_time_then_fits_the_terminal(columns, monkeypatch):
     for value in shown:
         assert max(map(len, str(value).splitlines())) <= columns
         assert {"table", "tr", "td"} <= Elements(value._repr_html_()).names
-    # Of a name that is too long the begin and the end are there.
+    # A name that is too long is shown with its beginning and its end.
     assert "a_module_wi" in str(shown[0]) and "most: addmm" in str(shown[0])
 
 
@@ -143,7 +144,7 @@ def test_html_when_names_are_markup_then_they_are_text(values, name):
 
 @pytest.mark.parametrize("name", SHOWS)
 def test_picture_then_is_not_blank(colours_of, name):
-    # Axes, text and their smoothing alone have shades of grey.
+    # Axes, text and their smoothing only have shades of grey.
     found = colours_of(name)
     coloured = found[np.ptp(found.astype(int), axis=1) > 40]
     assert len(coloured) > 20
@@ -162,7 +163,7 @@ def test_schedule_picture_then_has_the_colour_of_each_kind(values, colours_of):
     found = {tuple(colour) for colour in colours_of("schedule").tolist()}
     for kind in ("forward", "recompute", "backward", "update"):
         assert tuple(rgb(TERMS[kind].colour)) in found, kind
-    # Pipelines recompute, but for the last stage, whose backward comes at once.
+    # All stages of a pipeline recompute, except the last one, whose backward follows at once.
     assert plan.recomputes == (True,) * 7 + (False,)
     drawn = {(event.ipu, event.kind) for event in values["timeline"]}
     assert plan.recomputes == tuple((ipu, "recompute") in drawn for ipu in range(8))
@@ -202,7 +203,7 @@ def test_part_spans_then_cover_the_picture_and_main_begins_with_the_first_that_c
     assert [begin for _, begin, _ in spans] == [0.0, *(end for _, _, end in spans[:-1])]
     assert spans[-1][2] == max(box.begin + box.length for box in boxes)
     begin_of = {name: begin for name, begin, _ in spans}
-    # Beside the first backward of IPU 0, in the same slot, is a forward that comes before it.
+    # The first backward of IPU 0 follows a forward in the same slot.
     first = next(box for box in boxes if (box.kind, box.lane, box.text) == ("backward", 0, "0"))
     assert begin_of["main"] == first.begin - 1.0
 

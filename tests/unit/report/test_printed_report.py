@@ -1,4 +1,4 @@
-"""What is printed, and shown in a notebook, of a report of lines and tables."""
+"""Reports of lines and tables, as printed text and in notebooks."""
 
 import pytest
 

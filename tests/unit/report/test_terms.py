@@ -1,4 +1,4 @@
-"""One table of words and colours: all panels, texts and pictures take theirs from it."""
+"""All panels, texts and pictures take their words and colours from one table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lightness(colour: str) -> float:
 
 @pytest.fixture(scope="module")
 def training() -> poptorch.PoplarExecutor:
-    """A pipeline on two replicas that has all kinds of work: it streams, sends, reduces."""
+    """Returns a pipeline on two replicas with all kinds of work: streams, sends and reductions."""
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -89,7 +89,7 @@ def test_word_when_unknown_then_is_other() -> None:
 
 
 def test_panels_and_reports_then_have_no_colour_of_their_own() -> None:
-    """Colours of texts, grounds and lines are those of the style sheet."""
+    """Colours of text, backgrounds and lines come from the style sheet."""
     for path in [*PAGE.glob("*.js"), *ROOMS.glob("report/**/*.py"), *ROOMS.glob("emulator/*.py")]:
         if path.name != "terms.py":
             found = COLOUR.findall(path.read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def test_page_of_a_model_then_all_its_words_are_in_the_table(view) -> None:
 
 
 def test_timeline_and_summary_then_agree_on_each_word(training, view) -> None:
-    """Of one window, what an IPU's events last by word is what the summary says of the step."""
+    """The time of an IPU's events for a word is the time of that part of the step."""
     events = emulator.timeline(training, torch.randn(16, 64))
     plan = emulator.estimate(training, torch.randn(16, 64))
     for ipu, parts in ((ipu["ipu"], ipu["parts"]) for ipu in view["ipus"]):

@@ -1,4 +1,4 @@
-"""Slices of a trace as a reader takes them that counts whole nanoseconds, rounded or cut."""
+"""Slices of a trace, seen by a reader that counts whole nanoseconds, rounded or cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences about a report; their numbers are worked out here by hand."""
+"""Sentences about a report, with numbers that were computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's file: whole, closed, and with the user's texts as data."""
+"""The page's file: complete, closed, and with the user's texts as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a report: by their setters' names, and changed only where somebody set them."""
+"""The settings of a report: named by their setters, and changed only if the user set them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_setters_when_named_then_each_is_one_of_options_and_each_field_is_there(
         return found
 
     assert SETTERS.keys() <= paths(CompileConfig)
-    elsewhere = {"replicaGrouping"}  # A method of models and their parameters.
+    elsewhere = {"replicaGrouping"}  # A method of models instead of options.
     for text in SETTERS.values():
         for name in text.partition(":")[0].split(", "):
             owner: Any = poptorch if name.startswith("emulator.") else poptorch.Options()
