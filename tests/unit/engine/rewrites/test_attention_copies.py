@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import poptorch_emu as poptorch
 
 BATCH, LENGTH, WIDTH, ACCUMULATION = 3, 10, 16, 4
-ATTENTION, COPY = "aten::_scaled_dot_product_flash_attention_for_cpu(", "poptorch_emu::contiguous("
+ATTENTION, COPY = "::_scaled_dot_product_flash_attention_for_cpu(", "poptorch_emu::contiguous("
 
 
 class Attentive(nn.Module):

@@ -13,7 +13,7 @@ from poptorch_emu.engine.rewrites import attention_by_heads
 
 pytestmark = needs_vectors
 OURS = "poptorch_emu::attention_by_heads("
-THEIRS = "aten::_scaled_dot_product_flash_attention_for_cpu("
+THEIRS = "::_scaled_dot_product_flash_attention_for_cpu("
 BATCH, LENGTH, WIDTH = 4, 10, 64
 
 
