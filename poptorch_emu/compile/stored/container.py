@@ -20,7 +20,7 @@ from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.version import __version__
 
 _MAGIC = b"POPEMU\r\n"
-_LAYOUT = 5
+_LAYOUT = 6
 # Format of magic word, layout version, length of the header and length of the sections.
 _LENGTHS = struct.Struct(f"<{len(_MAGIC)}sIIQ")
 _HEAD_SIZE = _LENGTHS.size + hashlib.sha256().digest_size
