@@ -1,4 +1,4 @@
-"""Which calls need only one look at their tensors."""
+"""Calls whose tensors pass the quick check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Plain(torch.nn.Module):
 
 
 class Own(ArgsParser):
-    """Brings the arguments into an order of its own."""
+    """A parser that reverses the arguments."""
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         return super().__call__(tuple(reversed(args)), kwargs)
@@ -68,7 +68,7 @@ def test_call_when_a_tensor_is_nested_then_none() -> None:
 
 
 def test_call_when_forward_has_constants_or_the_user_brings_it_into_order_then_none() -> None:
-    assert looked_at((X, Y), {}, ArgsParser(Added())) is None  # scale is compared.
+    assert looked_at((X, Y), {}, ArgsParser(Added())) is None  # The value of scale is checked.
     assert looked_at((X, Y), {}, Own(Plain())) is None
 
 

@@ -1,4 +1,4 @@
-"""The bar, and the time that is told, cover all that a user waits for."""
+"""The progress bar and the reported time cover everything that a user waits for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOADING_SECONDS = 0.4
 
 @pytest.fixture
 def slow_device(monkeypatch):
-    """Makes loading a program take a while."""
+    """Makes the loading of a program slow."""
 
     def slowly(executable):
         time.sleep(LOADING_SECONDS)
@@ -55,7 +55,7 @@ def test_loading_that_fails_then_nothing_is_compiled_and_the_bar_is_not_full(mon
 
 
 class _SlowEngine:
-    """Stands for the engine, and takes a while after its last output, as an update does."""
+    """Replaces the engine by one that is slow after its last output, as during an update."""
 
     def __init__(self, engine):
         self._engine = engine

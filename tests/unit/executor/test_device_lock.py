@@ -1,4 +1,4 @@
-"""The lock of a device: who waits for whom."""
+"""The lock of a device makes threads wait for each other."""
 
 import copy
 import threading
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.feature("PoplarExecutor", fidelity="exact")
 
 
 class Owner:
-    """Has a lock, and counts who was in its method at once."""
+    """An object with a lock, which counts the threads in its method."""
 
     def __init__(self, lock: DeviceLock) -> None:
         self.device_lock = lock
@@ -26,7 +26,7 @@ class Owner:
 
 
 def is_free(lock: DeviceLock) -> bool:
-    """Returns whether another thread could take the lock now."""
+    """Returns whether another thread could acquire the lock now."""
     found = []
 
     def ask():

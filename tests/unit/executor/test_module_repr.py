@@ -1,4 +1,4 @@
-"""The printed tree of a model, against PyTorch's own."""
+"""Compares the printed tree of a model with PyTorch's own."""
 
 import pytest
 import torch

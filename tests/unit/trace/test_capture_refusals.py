@@ -1,4 +1,4 @@
-"""What a static graph cannot express is refused with line, rule and way out (semantics 12, 15)."""
+"""Errors for uses that no static graph allows, with line, rule and remedy (semantics 12, 15)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ torch.testing.assert_close(poptorch.inferenceModel(model, options)(x), layer(x).
 
 
 def test_what_torch_compile_wraps_is_traced():
-    # In a process of its own: Dynamo, once imported, changes settings of PyTorch for good.
+    # This runs in another process, because importing Dynamo changes settings of PyTorch for good.
     done = run_forked(["-c", COMPILED])
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""What fails while forward is captured is told in the user's terms, with the user's line."""
+"""Failures during a capture are reported in the user's terms, with the user's line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ library.define("nowhere(Tensor x) -> Tensor")
 
 @torch.library.custom_op("failure_text::doubled", mutates_args=())
 def doubled(x: torch.Tensor) -> torch.Tensor:
-    """An operator of a user's that does not say what it makes of fakes."""
+    """A user's operator without a rule for fake tensors."""
     return x * 2
 
 
@@ -62,7 +62,7 @@ def under_device(x: torch.Tensor) -> torch.Tensor:
 
 
 class InBackward(torch.autograd.Function):
-    """Does in backward what it is given."""
+    """Runs a given action in backward."""
 
     @staticmethod
     def forward(ctx, x, action):
@@ -103,7 +103,7 @@ OTHER_DEVICES = {
     "generator": lambda x: x + torch.randn(2, generator=torch.Generator("cuda")),
 }
 
-# What needs values or memory, or asks PyTorch for what it does not do with such tensors.
+# Uses that need values or memory, or that PyTorch does not support for tensors without them.
 WITHOUT_VALUES = {
     "address": lambda x: x.data_ptr(),
     "storage": lambda x: x.untyped_storage()[0],
@@ -125,7 +125,7 @@ WITHOUT_VALUES = {
     "least squares": lambda x: torch.linalg.lstsq(x, x).solution,
 }
 
-# What PyTorch refuses of any tensor, by the name of its class.
+# Uses that PyTorch rejects for any tensor, with an error that names the tensor's class.
 MISTAKES = {
     "attribute": (AttributeError, lambda x: x.no_such_name),
     "none": (TypeError, lambda x: x + None),
@@ -144,7 +144,7 @@ def line_of(function: Callable[..., Any]) -> str:
 
 
 def printed(error: BaseException) -> str:
-    """Returns what Python prints of an error, without the text of lines of this file."""
+    """Returns Python's text of an error, without source lines of this file."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     return "\n".join(line for line in lines if not line.startswith("    "))
 
@@ -225,7 +225,7 @@ def test_operator_in_python_without_fakes_then_asked_on_zeros() -> None:
 
 
 def wrong_calls() -> Iterator[Any]:
-    """Yields a third of what PyTorch's database knows as wrong arguments."""
+    """Yields a third of the wrong arguments in PyTorch's operator database."""
     for op in op_db:
         if op.error_inputs_func is not None and zlib.crc32(op.name.encode()) % 3 == 0:
             for wrong in op.error_inputs("cpu"):

@@ -1,4 +1,4 @@
-"""What the recorder makes of fake arguments is what PyTorch makes of them."""
+"""Compares fake results of the recorder with PyTorch's own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from poptorch_emu.trace import kernel_strides
 from poptorch_emu.trace.result_memo import ResultMemo
 from poptorch_emu.trace.result_metadata import from_json, to_json
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of what it deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of deprecations.
 
 IPU = torch.device("ipu:0")
 CPU = torch.device("cpu")
 OF_DEVICE = {torch.ops.prim.device.default}
-# The CPU's kernels keep no statistics in inference, which nobody reads.
+# In inference, CPU kernels return no statistics, and no caller reads them.
 NORMS = {torch.ops.aten.native_batch_norm.default}
 
 
@@ -37,7 +37,7 @@ def metadata(value: Any) -> list[Any]:
 
 
 class Compared(TorchDispatchMode):
-    """Asks the memory twice, one that read what it wrote, and PyTorch about each operation."""
+    """Compares three results of each operation with PyTorch's: two of a memo, one from its file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class Compared(TorchDispatchMode):
 
 
 def is_in_place(func: Any) -> bool:
-    """Returns whether the result lies in the memory of an argument."""
+    """Returns whether the result shares the memory of an argument."""
     return func._schema.is_mutable or traits_of(func).is_view
 
 
 def as_on_cpu(func: Any, args: Any, kwargs: Any) -> Any:
-    """Returns what PyTorch makes of tensors that are the CPU's, whose kernels compute.
+    """Returns PyTorch's fake results for CPU tensors, because CPU kernels run the graph.
 
-    Where a kernel has other strides than that, `tests/opinfo/memory_order.py` compares with it.
+    If a kernel has other strides, `tests/opinfo/memory_order.py` makes the comparison.
     """
 
     def moved(value: Any, device: torch.device) -> Any:
@@ -129,6 +129,6 @@ def test_metadata_of_results_are_those_of_pytorch(op: OpInfo, dtype: torch.dtype
         with mode, compared:
             try:
                 op(given.input, *given.args, **given.kwargs)
-            except Exception:  # What fakes cannot do is no matter of the memory.
+            except Exception:  # Fake tensors do not support it.
                 continue
     assert not compared.differences

@@ -1,4 +1,4 @@
-"""What a search finds in the objects that code can reach, under which name, and what it leaves."""
+"""Values that a search finds in reachable objects, with their names, and values that it skips."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poptorch_emu.trace.holders import Search
 
 
 class Wanted:
-    """What the tests look for."""
+    """Class of the values that the tests search."""
 
 
 class Pair(NamedTuple):

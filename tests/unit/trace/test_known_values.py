@@ -1,4 +1,4 @@
-"""Values that are known while a model is captured, whatever else reads them or is written."""
+"""Values that are known during a capture, in spite of other reads and writes."""
 
 from __future__ import annotations
 

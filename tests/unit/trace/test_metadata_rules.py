@@ -1,4 +1,4 @@
-"""The rules in C++ for the metadata of results, compared with what PyTorch's operations return."""
+"""Compares the C++ rules for the metadata of results with PyTorch's operations."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_copy_when_asked_for_a_format_then_has_it() -> None:
 
 @st.composite
 def operands(draw: Any) -> list[torch.Tensor]:
-    """Two tensors that can be broadcast, of any types and orders of dimensions."""
+    """Draws two tensors that broadcast, with any types and memory orders."""
     shape = draw(st.lists(st.integers(0, 3), max_size=4))
     tensors = []
     for _ in range(2):

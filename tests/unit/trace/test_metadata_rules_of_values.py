@@ -1,4 +1,4 @@
-"""The rules in C++ for the metadata of losses, reductions, random numbers and indexed writes."""
+"""C++ rules for the metadata of losses, reductions, random numbers and indexed writes."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_metadata_of_the_gradient_of_an_activation_is_pytorch_s(
     check(aten.hardswish_backward.default, gradient, x)
     check(aten.hardtanh_backward.default, gradient, x, -1, 1)
     check(aten.leaky_relu_backward.default, gradient, x, 0.1, False)
-    if x is OTHER or gradient is not EXPANDED:  # Others are left to PyTorch.
+    if x is OTHER or gradient is not EXPANDED:  # No rule for the others.
         check(aten.log_sigmoid_backward.default, gradient, x, x)
     check(aten.mish_backward.default, gradient, x)
     check(aten.softplus_backward.default, gradient, x, 1, 20)

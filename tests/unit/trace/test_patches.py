@@ -1,4 +1,4 @@
-"""What a trace replaces in PyTorch, and what modules see that are imported meanwhile."""
+"""Replacements in PyTorch during a trace, which modules imported meanwhile do not see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBE = "torch.probe_of_patches"
 
 @pytest.fixture
 def _probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives PyTorch a module that keeps what it finds when it is imported."""
+    """Adds a module to PyTorch that stores the functions it finds at import."""
     (tmp_path / "probe_of_patches.py").write_text(
         "import torch\n"
         "as_subclass, range = torch.Tensor.as_subclass, torch.range\n"
@@ -39,7 +39,7 @@ def test_attribute_when_patched_then_is_replaced_and_put_back() -> None:
     with patched(torch, range=replacement), patched(torch.Tensor, as_subclass=replacement):
         assert torch.range is torch.Tensor.as_subclass is replacement
     assert (torch.range, torch.Tensor.as_subclass, list(sys.meta_path)) == before
-    assert "as_subclass" not in vars(torch.Tensor)  # It is inherited.
+    assert "as_subclass" not in vars(torch.Tensor)  # The method is inherited.
 
 
 def test_attribute_when_the_context_fails_then_is_put_back() -> None:

@@ -1,4 +1,4 @@
-"""What is remembered of fake results is what PyTorch would make of the arguments."""
+"""Compares stored fake results with those that PyTorch computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata that was kept is used for the very same arguments, and read back only when whole."""
+"""Stored metadata are used for exactly the same arguments, and rejected if damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from poptorch_emu.trace.result_metadata import (
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")
 
-# Stands for what an earlier memo found out; no operation below makes it.
+# Metadata of an earlier memo that no operation below can have.
 PLANTED = TensorMetadata(torch.int16, (7, 7), (7, 1))
 
 
@@ -34,7 +34,7 @@ def stand_in(mode: FakeTensorMode, value: torch.Tensor) -> FakeTensor:
 
 
 def planted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, ResultMetadata]:
-    """Returns false metadata for just these arguments."""
+    """Returns false metadata for exactly these arguments."""
     memo = ResultMemo(IPU)
     memo.run(func, args, kwargs)
     (text,) = memo.metadata

@@ -1,4 +1,4 @@
-"""The operators of torch_scatter in ATen operations, against loops over their definitions."""
+"""Compares the operators of torch_scatter with loops over their definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def operator(name: str) -> Callable:
 
 
 def reduced(kind: str, values: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Reduces the rows that arrive at one place."""
+    """Returns the reduction of the rows that arrive at one place."""
     if not values:
         return torch.ones_like(like) if kind == "mul" else torch.zeros_like(like)
     rows = torch.stack(values)

@@ -1,4 +1,4 @@
-"""The lines that are told of operations: those of the user's own files."""
+"""Lines that reports name for operations, in the user's own files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poptorch_emu.trace.source_line import model_source, user_source
 
 
 def defined_in(path: Path, text: str, **names: object) -> FunctionType:
-    """Returns the function `call` of a source text that stands in a file of this name."""
+    """Returns the function `call` from a source text, as if a file of this name had defined it."""
     found: dict[str, object] = dict(names)
     exec(compile(text, str(path), "exec"), found)
     call = found["call"]

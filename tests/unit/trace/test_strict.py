@@ -1,4 +1,4 @@
-"""Strict mode finds what PopTorch's compiler refuses (ops-coverage, sections 3 and 7)."""
+"""Strict mode finds uses that PopTorch's compiler rejects (ops-coverage, sections 3 and 7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Calls(nn.Module):
 
 
 class Holds(nn.Module):
-    """Has its layer as a submodule named `layer`."""
+    """A model with a layer as submodule `layer`."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

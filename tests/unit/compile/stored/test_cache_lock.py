@@ -1,4 +1,4 @@
-"""Of several processes one compiles; a process that dies while it does holds nobody up."""
+"""One of several processes compiles; if it dies meanwhile, the others continue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poptorch_emu.compile.stored.cache import only_one
 from poptorch_emu.compile.stored.key import Key
 
 KEY = Key({"options": ("a", "b")})
-# Says when it is about to take the lock and when it has it, and keeps it until there is a file.
+# Program that prints before and after it acquires the lock, and holds it until a file exists.
 HOLDER = """
 import pathlib, sys, time
 from poptorch_emu.compile.stored.cache import only_one

@@ -1,4 +1,4 @@
-"""The file around an executable: whole, of known version, or refused."""
+"""The file of an executable is accepted only if it is whole and of a known version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_changed_byte_then_error() -> None:
 
 def test_lengths_moved_between_header_and_sections_then_error() -> None:
     data = bytearray(pack(SECTIONS))
-    start = len(container._MAGIC) + 4  # Behind the magic word and the version of the layout.
+    start = len(container._MAGIC) + 4  # After the magic word and the layout version.
     header_size, body_size = struct.unpack_from("<IQ", data, start)
     struct.pack_into("<IQ", data, start, header_size - 1, body_size + 1)
     with pytest.raises(poptorch.Error, match="damaged"):

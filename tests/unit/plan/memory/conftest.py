@@ -1,4 +1,4 @@
-"""Plans are of the machine, which runs single micro-batches; so must the engine that counts."""
+"""Makes the engine run single micro-batches, because memory plans describe that."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from poptorch_emu.engine.rewrites.joined_batches import join_micro_batches
 
 @pytest.fixture(autouse=True)
 def _single_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves joining out."""
+    """Disables the joining of micro-batches."""
     leave_out(monkeypatch, join_micro_batches)

@@ -1,4 +1,4 @@
-"""The memory plan against closed formulas, and against what the engine counts by itself."""
+"""Compares the memory plan with closed formulas and with the counters of the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, WIDTH, STAGES = 5, 16, 4
 
 
 class Chain(torch.nn.Module):
-    """Square layers with tanh, one stage each; a checkpoint before the tanh if asked."""
+    """Square layers with tanh, one for each stage; on request with a checkpoint before the tanh."""
 
     def __init__(self, is_checkpointed: bool = False) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_stash_when_pipelined_by_default_then_keeps_what_enters_and_leaves_the_s
     for stage in range(STAGES - 1):
         held = stash(plan, stage)
         assert sum(piece.item_bytes for piece in held) == 2 * ACTIVATION
-        # As published, with stages counted from 1.
+        # The published depth of a stash, with stages counted from 1.
         assert {piece.copies for piece in held} == {2 * (STAGES - (stage + 1)) + 1}
 
 
@@ -71,7 +71,7 @@ def test_stash_when_pipelined_by_default_then_keeps_what_enters_and_leaves_the_s
 def test_stash_when_recomputation_is_chosen_then_holds_what_it_does_not_compute_again(
     recomputation: int, is_checkpointed: bool, num_kept: int
 ) -> None:
-    """The input of the stage, both results of tanh, or the checkpoint between them."""
+    """A stash holds the stage's input, both results of tanh, or the checkpoint between them."""
     plan = emulator.memory(compiled(Chain(is_checkpointed), PIPELINE, recomputation))
     for stage in range(STAGES - 1):
         items = sum(piece.item_bytes for piece in stash(plan, stage))
@@ -88,7 +88,7 @@ def test_stash_when_order_is_interleaved_then_is_smaller_than_grouped() -> None:
 
 
 def test_stash_when_backward_is_cut_then_what_weights_need_waits_and_is_counted() -> None:
-    """The input of a layer and the gradient of its result, for each whose weights come later."""
+    """The gradient of a weight needs the layer's input and the gradient of its result."""
     micro_batches, kept = 8, {}
 
     def change(options: poptorch.Options) -> None:
@@ -103,8 +103,8 @@ def test_stash_when_backward_is_cut_then_what_weights_need_waits_and_is_counted(
         kept[name] = sum(piece.item_bytes for piece in stash(plan, 1))
         if name == "cut":
             assert {piece.copies for piece in stash(plan, 1)} == {micro_batches}
-    # Both results of tanh and the input wait for the first half; the input and the gradient before
-    # the first tanh for the second, which the bias needs, too.
+    # The first half of backward reads the input and both results of tanh. The second half reads the
+    # input and the gradient before the first tanh, which the bias also needs.
     assert (kept["whole"], kept["cut"]) == (3 * ACTIVATION, 4 * ACTIVATION)
 
 
@@ -114,7 +114,7 @@ def test_variables_when_adam_then_two_states_a_weight_on_the_same_ipu() -> None:
     for ipu in range(STAGES):
         assert plan.num_bytes(ipu, Content.WEIGHT) == layer
         assert plan.num_bytes(ipu, Content.ACCUMULATOR) == layer
-        # Two moments of each weight; a step count of 4 bytes of each may come on top.
+        # Each weight has two moments, and may have a step count of 4 bytes.
         assert 2 * layer <= plan.num_bytes(ipu, Content.STATE) <= 2 * layer + 16
 
 
@@ -150,7 +150,7 @@ def test_plan_when_the_model_has_run_then_the_engine_counts_the_same(
     peaks = sorted(items for items, _ in engine.link_peaks())
     assert len(peaks) == len(planned)
     assert all(peak <= depth for peak, depth in zip(peaks, planned, strict=True))
-    # Engines may run ahead or behind, but the stash of stage 0 always fills.
+    # The engine may run ahead or behind, but the stash of stage 0 always becomes full.
     assert max(peaks) == max(planned)
 
 
@@ -158,7 +158,7 @@ KINDS = ("Weight", "Optimizer", "Accumulator")
 
 
 def shard(kinds: tuple[str, ...], min_elements: int = 0):
-    """Returns a change of the options that cuts tensors of these kinds over the replicas."""
+    """Returns a change of the options that divides such tensors among the replicas."""
 
     def change(options: poptorch.Options) -> None:
         options.autoRoundNumIPUs(True)
@@ -171,7 +171,7 @@ def shard(kinds: tuple[str, ...], min_elements: int = 0):
 
 
 def assert_plan_is_what_each_replica_held(training, replicas: int) -> MemoryPlan:
-    """Compares the plan with what the engine counted; `training` has run."""
+    """Compares the plan with the engine's counters after a run of `training`."""
     plan, engine = emulator.memory(training), engine_of(training)
     held = plan.num_bytes(content=Content.WEIGHT) + plan.num_bytes(content=Content.STATE)
     assert [engine.replica_bytes(replica) for replica in range(replicas)] == [held] * replicas
@@ -213,7 +213,7 @@ def test_plan_when_only_large_tensors_are_sharded_then_parts_are_rounded_up() ->
 
 
 class Grouped(torch.nn.Module):
-    """A square layer with a weight for each of two groups, and one for all."""
+    """A square layer with a weight for each of two groups of replicas, and a common weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ def test_memory_when_off_chip_then_leaves_the_ipu_and_the_engine_moves_it() -> N
     assert plan.num_bytes(content=Content.WEIGHT, store=Store.ON_CHIP) == STAGES * WIDTH * 4
     assert plan.num_bytes(content=Content.ACCUMULATOR, store=Store.REMOTE) == 0
     stashes = [held for held in plan.select(content=Content.STASH) if "input" not in held.name]
-    # All but the loss, which is a single number and so below the default threshold of 2.
+    # Only the loss stays on chip, because its single number is below the default threshold of 2.
     assert [held.item_bytes for held in stashes if held.store is Store.ON_CHIP] == [4]
 
     engine = engine_of(training)
@@ -268,9 +268,9 @@ def test_memory_when_off_chip_then_leaves_the_ipu_and_the_engine_moves_it() -> N
     state = plan.num_bytes(content=Content.STATE, store=Store.REMOTE)
     moved = PIPELINE.accumulation * sum(held.item_bytes for held in stashes if held.item_bytes > 4)
     weights = STAGES * WIDTH * WIDTH * 4
-    # Each state and weight is updated once; each stashed item goes away once and comes back once.
+    # Each state and weight is updated once; each stashed item is stored once and loaded once.
     assert engine.remote_stored_bytes() == state + weights + moved
-    # The weights come for each forward and backward that uses them, and for the update.
+    # Each forward, each backward and the update may load the weights.
     reads = 2 * PIPELINE.accumulation + 1
     assert state + moved + weights < engine.remote_loaded_bytes() <= state + moved + reads * weights
 
@@ -290,7 +290,7 @@ def test_plan_when_a_depth_and_io_tiles_are_asked_for_then_shows_copies_and_plac
 
 
 class Limited(torch.nn.Module):
-    """Two products on IPU 1, of which one has a limit of its own."""
+    """Two products on IPU 1, one with its own memory proportion."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the plan says of streaming memory against what the engine counts."""
+"""Compares the planned traffic with streaming memory with the engine's counters."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_movements_when_models_are_large_then_are_what_the_engine_moved(
 def test_movements_when_models_run_in_leaving_phases_then_are_what_the_engine_moved(
     family: str,
 ) -> None:
-    """Recurrent layers are not among them: what they keep for backward is the CPU kernel's own."""
+    """Recurrent layers are absent, because the CPU kernel keeps its own data for backward."""
 
     def change(options: poptorch.Options) -> None:
         options.setExecutionStrategy(serial(poptorch.Liveness.OffChipAfterEachPhase))

@@ -1,4 +1,4 @@
-"""What an IPU holds of tensors that are cut over the replicas of all processes."""
+"""Memory of tensors that are divided among the replicas of all processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Model(torch.nn.Linear):
 
 
 def held_bytes(num_processes: int, replicas: int) -> dict[str, int]:
-    """Returns what a replica holds of each variable, in the plan."""
+    """Returns the planned bytes of each variable on one replica."""
     model = Model(6, 5)
     options = poptorch.Options().replicationFactor(replicas)
     options.Training.gradientAccumulation(2)

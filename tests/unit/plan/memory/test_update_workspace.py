@@ -1,4 +1,4 @@
-"""The planned workspace of an update against what PyTorch's allocator counts while it runs."""
+"""Compares the planned workspace of an update with the counters of PyTorch's allocator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ KINDS = ("Weight", "Optimizer", "Accumulator")
 
 @pytest.fixture(autouse=True)
 def operation_by_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the engine do what the machine would.
+    """Makes the engine run an update operation by operation, as the machine does.
 
-    In one pass an update needs no memory to speak of, and sums of products keep theirs.
+    A fused update needs almost no memory, and sums of products keep their memory.
     """
     monkeypatch.setattr(fused_update, "fuse", lambda code, places=None: code)
     leave_out(monkeypatch, add_products_to_sums)
@@ -59,10 +59,10 @@ def trained(rule: str, replicas: int = 1, is_half: bool = False, change=None, **
 
 
 def measured(training, batch: torch.Tensor) -> int:
-    """Returns by how much tensors grew in one call, without the accumulators.
+    """Returns the growth of the tensors' bytes in one call, without the accumulators.
 
-    The update needs the most memory, and with one worker all runs in the thread that is profiled.
-    Sums of float16 gradients have the memory that they had in the call before.
+    The update needs the most memory. With one worker, everything runs in the profiled thread. Sums
+    of float16 gradients reuse their memory of the previous call.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         training(batch)
@@ -125,7 +125,7 @@ def test_workspace_when_an_update_runs_then_the_allocator_counts_the_same(case: 
     ("rule", "kind"), [("SGD", "Accumulator"), ("AdamW", "Accumulator"), ("AdamW", "Weight")]
 )
 def test_workspace_when_tensors_are_fetched_then_their_copies_count(rule: str, kind: str) -> None:
-    """What goes back to streaming memory takes no more than the temporaries before."""
+    """Tensors that return to streaming memory need no more than the earlier temporaries."""
     training, batch = trained(rule, change=off_chip(kind))
     assert measured(training, batch) == pytest.approx(planned(training), rel=0.02)
 
@@ -144,7 +144,7 @@ def test_workspace_when_replicas_share_an_update_then_one_of_them_runs_it(
 def test_workspace_when_sharded_then_lies_between_one_replica_and_all_at_once(
     rule: str, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replicas take turns here, each beside the new values of those before it."""
+    """With one worker the replicas run in turn, each beside the new values of earlier ones."""
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", "1")
     training, batch = trained(rule, replicas=2, change=sharded(*kinds))
     plan = planned(training)

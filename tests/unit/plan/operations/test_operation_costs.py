@@ -1,4 +1,4 @@
-"""What operations of real graphs cost, beside what their shapes say."""
+"""Costs of operations in real graphs, beyond those that follow from their shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.ipu import MK2
 
-# Of a program of an inference.
+# Cycles to start a program in inference.
 STEP = 476
 
 
@@ -31,7 +31,7 @@ class Function(nn.Module):
 
 
 def operations(function: Callable, *shapes: tuple[int, ...], dtype=torch.half, modules=()):
-    """Returns the plan of an inference on meta tensors, and its operations by operator."""
+    """Returns the plan of an inference with meta tensors, and its operations by operator."""
     options = poptorch.Options().showCompilationProgressBar(False)
     options.Precision.setPartialsType(torch.half)
     model = poptorch.inferenceModel(Function(function, *modules).eval(), options)
@@ -105,7 +105,7 @@ def test_constants_then_cost_nothing() -> None:
 
 
 def trained(body: nn.Module, rows: int, width: int, loss: Callable):
-    """Returns the operations of a training of float16 on meta tensors that are no view."""
+    """Returns the operations, without views, of a float16 training with meta tensors."""
     options = poptorch.Options().showCompilationProgressBar(False)
     body = body.half().to("meta")
     model = Function(lambda x, *more: loss(body(x), *more), body)

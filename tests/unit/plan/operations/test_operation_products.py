@@ -1,4 +1,4 @@
-"""The products that an operation is made of, against PyTorch's counter and closed formulas."""
+"""Compares the products of an operation with PyTorch's counter and closed formulas."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def num_macs(product: Product) -> int:
     ids=["2-d", "1-d", "3-d", "linear", "bilinear"],
 )
 def test_products_then_have_the_counted_multiplications(module, shape) -> None:
-    """Forward and the gradient of the weight need them all; inputs here get no gradient.
+    """Forward and the gradient of the weight multiply as often; inputs have no gradient here.
 
-    The count is that of PyTorch's own counter, which counts a multiplication and an addition.
+    PyTorch's counter counts a multiplication and an addition each.
     """
     inputs = [torch.randn(shape)] if shape else [torch.randn(6, 3), torch.randn(6, 4)]
     with FlopCounterMode(display=False) as counter:
@@ -65,7 +65,7 @@ def test_products_then_have_the_counted_multiplications(module, shape) -> None:
 
 
 def test_products_of_a_grouped_convolution_then_are_counted_in_each_group() -> None:
-    """PyTorch's counter forgets the groups in the gradient of the weight."""
+    """PyTorch's counter ignores the groups in the gradient of the weight."""
     module = torch.nn.Conv2d(6, 8, (3, 5), stride=(2, 1), groups=2)
     num_results, num_inputs_of_each = 2 * 8 * 5 * 9, 3 * 3 * 5
     found = products(module, torch.randn(2, 6, 11, 13))

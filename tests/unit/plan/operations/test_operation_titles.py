@@ -1,4 +1,4 @@
-"""Titles of operations: where they are, and what the user called."""
+"""Titles of operations: the module, and the name of the function that the user called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tiles would hold, against closed formulas: what each setting of memory does to it."""
+"""Compares the memory of the tiles with closed formulas, for each setting that affects memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change = Callable[[poptorch.Options], object]
 
 
 class Layers(torch.nn.Module):
-    """Square layers with tanh on as many IPUs as asked for."""
+    """Square layers with tanh on a given number of IPUs."""
 
     def __init__(self, num_ipus: int, num_layers: int = STAGES) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def held(memory: IpuMemory, kind: str) -> int:
 def test_always_live_then_is_weights_two_moments_and_accumulators_if_any() -> None:
     (once,) = trained(Layers(1)).ipus
     assert held(once, "weight") == STAGES * WEIGHT_BYTES
-    # Two moments; the step counters of AdamW are scalars.
+    # AdamW has two moments for each weight; its step counters are scalars.
     assert held(once, "optimiser state") == pytest.approx(2 * STAGES * WEIGHT_BYTES, abs=64)
     assert "accumulator" not in dict(once.always_live)
     (accumulating,) = trained(Layers(1), accumulation=2).ipus
@@ -82,7 +82,7 @@ def test_always_live_then_is_weights_two_moments_and_accumulators_if_any() -> No
 
 
 def test_stash_when_pipelined_then_has_the_published_depth() -> None:
-    """Each stage keeps its input and what it sends on; the last one keeps no second micro-batch."""
+    """Each stage stashes its input and its output; the last one stashes one micro-batch only."""
     tiles = trained(Layers(STAGES), accumulation=8)
     for stage, memory in enumerate(tiles.ipus):
         depth = 2 * (STAGES - 1 - stage) + 1
@@ -91,7 +91,7 @@ def test_stash_when_pipelined_then_has_the_published_depth() -> None:
 
 
 def test_peak_when_nothing_is_recomputed_then_holds_what_backward_reads() -> None:
-    """At the end of forward: the input and all four results of tanh; gradients come on top."""
+    """At the end of forward, the input and the four results of tanh are live; gradients follow."""
     (memory,) = trained(Layers(1)).ipus
     assert memory.peak.num_bytes >= 5 * ACTIVATION_BYTES
     assert memory.peak.num_bytes <= 7 * ACTIVATION_BYTES + 2 * WEIGHT_BYTES
@@ -99,7 +99,7 @@ def test_peak_when_nothing_is_recomputed_then_holds_what_backward_reads() -> Non
 
 @pytest.mark.parametrize(("mode", "num_kept"), [(0, 1 + 4), (3, 1 + 1)])
 def test_stash_when_recomputed_then_is_smaller(mode: int, num_kept: int) -> None:
-    """Of four layers: the input and all results of tanh, or the input and the last result."""
+    """The stash holds the input and all four results of tanh, or only the last of them."""
 
     def recompute(opts: poptorch.Options) -> None:
         opts._Popart.set("autoRecomputation", mode)
@@ -114,7 +114,7 @@ class InPlace(torch.nn.Module):
 
 
 def test_peak_when_operations_are_elementwise_then_they_share_memory() -> None:
-    """All of it is computed where the input was."""
+    """Every operation computes in place in the memory of the input."""
     (memory,) = inferred(InPlace(), torch.randn(ROWS, WIDTH)).ipus
     assert memory.peak.num_bytes == ACTIVATION_BYTES
 
@@ -189,7 +189,7 @@ class Overlapping(torch.nn.Module):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_overlapped_input_then_waits_on_the_tiles_for_io_and_on_the_host(depth: int) -> None:
-    """One copy more than the host sends ahead, on 64 tiles with 5 % for code."""
+    """The I/O tiles hold one copy more than the host, on 64 tiles with 5 % for code."""
 
     def overlap(opts: poptorch.Options) -> None:
         opts.TensorLocations.numIOTiles(64)
@@ -208,7 +208,7 @@ def test_outlining_when_it_is_off_then_each_layer_has_a_program_of_its_own() -> 
         opts._Popart.set("enableOutlining", False)
 
     class Wide(Layers):
-        """Its activations use all tiles, so that its layers are alike."""
+        """Layers whose activations use all tiles, so that all layers are alike."""
 
     model = Wide(1, num_layers=6)
     inputs = torch.randn(1472, WIDTH)
@@ -268,7 +268,7 @@ class Half(torch.nn.Module):
 def test_half_convolution_then_is_one_on_the_machine(
     dtype: torch.dtype, precision: Precision
 ) -> None:
-    """Here it runs in float32, between casts that an IPU has not."""
+    """The engine runs it in float32 between casts that an IPU does not need."""
     (memory,) = inferred(
         Half().half(),
         torch.zeros(4, 16, 32, 32, dtype=torch.half),
@@ -333,7 +333,7 @@ def test_tile_memory_then_is_that_of_the_systems_ipus(
 
 
 class Viewing(torch.nn.Module):
-    """Backward reads a view of the input of the first of two stages."""
+    """A model whose backward reads a view of the input of the first of two stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ def test_stash_when_a_view_of_an_input_waits_then_the_input_does() -> None:
 
 
 def peak_bytes(num_layers: int, mode: int) -> int:
-    """Returns what is live at the peak of layers on one IPU."""
+    """Returns the live bytes at the peak of some layers on one IPU."""
 
     def change(options: poptorch.Options) -> None:
         options._Popart.set("autoRecomputation", mode)
@@ -366,8 +366,8 @@ def peak_bytes(num_layers: int, mode: int) -> int:
 
 
 def test_recomputation_when_standard_then_a_peak_grows_with_the_root_of_layers() -> None:
-    # Without it each layer keeps its tanh. With it, three operations a layer, so that a piece has
-    # as many layers as a third of the root of all operations, and there are as many cuts as pieces.
+    # Without recomputation each layer keeps its tanh. With it, the graph of three operations per
+    # layer is cut into as many pieces as the square root of the number of operations.
     num_layers = 48
     assert peak_bytes(num_layers, 0) >= num_layers * ACTIVATION_BYTES
     num_operations = 3 * num_layers + 1
@@ -378,7 +378,7 @@ def test_recomputation_when_standard_then_a_peak_grows_with_the_root_of_layers()
 
 
 class Around(Layers):
-    """Layers of which each adds to what goes around it: nothing is live between them but that."""
+    """Layers with a residual connection, so that only its value is live between layers."""
 
     def forward(self, x: torch.Tensor):
         for layer in self.layers:
@@ -397,7 +397,7 @@ def test_recomputation_when_values_go_around_layers_then_saves_as_much() -> None
 
 
 class Table(torch.nn.Module):
-    """A table that is larger than anything else."""
+    """A model with a table that is larger than all other tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -411,7 +411,7 @@ TABLE_BYTES = 50_000 * 64 * 4
 
 
 def test_look_up_of_an_inference_then_takes_what_the_plan_of_its_time_takes() -> None:
-    """Its programs start sooner than those of a training, so that more of them may be faster."""
+    """Programs of an inference start sooner, so that the fastest plan may use more of them."""
     model = poptorch.inferenceModel(torch.nn.Embedding(1000, 32), options())
     indices = torch.zeros(64, dtype=torch.long)
     (memory,) = emulator.tile_memory(model, indices).ipus
@@ -427,15 +427,15 @@ def test_look_up_of_an_inference_then_takes_what_the_plan_of_its_time_takes() ->
 @pytest.mark.parametrize(
     ("optimizer", "accumulation", "replicas", "is_sharded", "sizes"),
     [
-        # Its gradient, and a sum or copy of it.
+        # The update holds the gradient, and a sum or copy of it.
         (poptorch.optim.SGD, 1, 1, False, 2),
         (poptorch.optim.SGD, 2, 1, False, 2),
-        # The gradient and the step; the gradient may have been accumulated.
+        # The update holds the step, and the gradient if that is not accumulated.
         (poptorch.optim.AdamW, 1, 1, False, 2),
         (poptorch.optim.AdamW, 2, 1, False, 1),
         (poptorch.optim.LAMB, 2, 4, False, 1),
         (poptorch.optim.RMSprop, 2, 1, False, 1),
-        # A fourth of gradient and step, and the whole weight that is put together.
+        # The update holds a quarter of gradient and step, and the gathered weight.
         (poptorch.optim.AdamW, 2, 4, True, 2 / 4 + 1),
         (poptorch.optim.LAMB, 1, 4, True, 2 / 4 + 1),
     ],
@@ -452,6 +452,6 @@ def test_update_then_holds_what_its_largest_weight_needs(
     training = poptorch.trainingModel(model, opts, optimizer(model.parameters(), lr=0.1))
     indices = torch.empty(8 * accumulation * replicas, dtype=torch.long, device="meta")
     (memory,) = emulator.tile_memory(training, indices).ipus
-    # Where it is the size of the table, the gradient that backward fills is as large.
+    # For a factor of 1, the gradient that backward computes is equally large.
     assert memory.peak.num_bytes == pytest.approx(sizes * TABLE_BYTES, rel=0.01)
     assert sizes == 1 or memory.peak.at == "the update of rows.weight"

@@ -1,4 +1,4 @@
-"""What each tile holds, against layouts that were worked out by hand."""
+"""Compares the memory of each tile with layouts that were computed by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def memory_of(weight_bytes: int, io_bytes: int = 0) -> IpuMemory:
 
 def plan_of(*sizes: int) -> MemoryPlan:
     holdings = [Holding(1, Content.WEIGHT, f"w{n}", size) for n, size in enumerate(sizes)]
-    # Neither another IPU nor streaming memory counts.
+    # Tensors on another IPU or in streaming memory do not count.
     elsewhere = Holding(0, Content.WEIGHT, "other", 512)
     remote = Holding(1, Content.WEIGHT, "remote", 512, store=Store.REMOTE)
     return MemoryPlan((0, 3), (*holdings, elsewhere, remote))
@@ -31,7 +31,7 @@ def test_spread_when_a_tensor_is_small_then_it_lies_on_the_first_tiles() -> None
     large, small = 256 * NUM_TILES, 300
     memory = memory_of(large + small)
     spread = spread_over_tiles(plan_of(large, small), TileMemory(CHIP, 0, (memory,)), memory)
-    # 300 bytes lie on three tiles, and one byte for rounding the mean up on all.
+    # 300 bytes use three tiles; rounding up the mean adds one byte to all tiles.
     assert spread["weight"] == ((256 + 100 + 1, 3), (256 + 1, NUM_TILES - 3))
     assert spread["live at the peak"] == ((10, NUM_TILES),)
     assert spread["temporary at the peak"] == ((64, NUM_TILES),)

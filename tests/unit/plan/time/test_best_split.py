@@ -1,4 +1,4 @@
-"""The best split against all of them."""
+"""Compares the best split with all possible splits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def units_of(numbers) -> list[Unit]:
 
 
 def all_splits(costs: StageCosts):
-    """Yields slowest stage and fullest tile, of every way to cut."""
+    """Yields the slowest stage and the fullest tile of every possible split."""
     count = len(costs.units)
     for cuts in itertools.combinations(range(1, count), costs.num_stages - 1):
         ends = [0, *cuts, count]
@@ -37,9 +37,9 @@ def all_splits(costs: StageCosts):
 
 
 def best_of(tried, found) -> float:
-    """Returns the fastest way that fits, or if none does, of those that need no more than `found`.
+    """Returns the fastest split that fits; if none, the fastest with no more bytes than `found`.
 
-    Then nothing may need much less than that.
+    In the second case, no split may need much less memory than `found`.
     """
     limit = MK2.tile_bytes
     assert found.fits == any(fullest <= limit for _, fullest in tried)
@@ -72,10 +72,9 @@ def test_split_when_there_are_fewer_units_than_stages_then_raises() -> None:
 
 
 def all_tied(costs: StageCosts, tied: set[int]):
-    """Yields window and fullest tile, of every way to cut that keeps some units together.
+    """Yields window and fullest tile of every split that keeps the tied units on one IPU.
 
-    A circle has a stage more, on the first IPU; it is a way even where all of the units are in one
-    of its stages.
+    A circle has one more stage, on the first IPU, even if one of its stages has all tied units.
     """
     num_ipus, count = costs.num_stages, len(costs.units)
     for num_stages in range(num_ipus, min(num_ipus + (2 if num_ipus > 1 else 1), count + 1)):

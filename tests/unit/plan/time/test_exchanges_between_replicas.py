@@ -1,4 +1,4 @@
-"""What the model of the machine says of exchanges between replicas: time, memory, timeline."""
+"""Exchanges between replicas in the model of the machine: time, memory and timeline."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_cost_of_an_exchange_then_is_that_of_a_ring(count: int, num_ipus: int) -
     replicas = Replicas(count, num_ipus)
     ring = all_reduce_seconds(MANY, count, num_ipus) * MK2.clock_hz
     of_sum = all_reduce(MANY // 4, 4, replicas, TILES)
-    # The other exchanges on tiles are small beside it.
+    # Other exchanges between tiles are small compared with the ring.
     assert of_sum.exchange_cycles == pytest.approx(ring, rel=0.03)
     assert all_gather(MANY, replicas, TILES).exchange_cycles == pytest.approx(ring / 2, rel=0.03)
-    # Each link carries (count - 1) / 2 times what a replica has.
+    # Each link transfers (count - 1) / 2 times the bytes of a replica.
     rate = 58.4e9 / num_ipus
     hop = NUMBERS.hop_seconds if count * num_ipus <= 4 else NUMBERS.machine_hop_seconds
     links = (MANY * (count - 1) / 2 / rate + (count - 1) * hop) * MK2.clock_hz
@@ -68,7 +68,7 @@ def test_exchange_then_its_operations_take_their_costs(num_replicas: int) -> Non
     replicas = Replicas(num_replicas, 1)
     assert of_gather.segment == "forward 0"
     assert of_gather.cycles == pytest.approx(all_gather(num_bytes, replicas, TILES).cycles)
-    # The gradient is added up, then each takes its own piece.
+    # The gradient is summed over the replicas, and then each selects its own piece.
     of_sum = found["poptorch_emu::all_reduce"]
     assert of_sum.segment == "backward 0"
     expected = all_reduce(num_bytes // 4, 4, replicas, TILES)
@@ -77,7 +77,7 @@ def test_exchange_then_its_operations_take_their_costs(num_replicas: int) -> Non
     assert stage.forward.reduce_cycles == pytest.approx(of_gather.exchange_cycles)
     assert stage.backward.reduce_cycles == pytest.approx(of_sum.exchange_cycles)
     assert any("come to each exchange of theirs at the same time" in a for a in plan.assumptions)
-    # The operations that are no exchanges take what they take without.
+    # Other operations have the same cycles as without exchanges.
     assert stage.forward.cycles > of_gather.cycles
 
 
@@ -90,7 +90,7 @@ def test_exchange_then_timeline_tiles_and_page_have_it(tmp_path: Path) -> None:
     of_forward = [event for event in emulator.timeline(with_it) if event.action == "0F0"]
     assert "reduce" in {event.kind for event in of_forward}
     assert "reduce" not in {e.kind for e in emulator.timeline(without) if e.action == "0F0"}
-    # What is gathered lives on the tiles.
+    # Gathered values are held on the tiles.
     held = [emulator.tile_memory(model) for model in (with_it, without)]
     most, least = (tiles.largest_bytes(tiles.ipus[0]) for tiles in held)
     assert most > least

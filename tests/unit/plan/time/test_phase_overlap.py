@@ -1,4 +1,4 @@
-"""What phases wait for streaming memory, against a simulation of two groups of IPUs."""
+"""Compares waits for streaming memory with a simulation of two groups of IPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from poptorch_emu.plan.time.phase_overlap import PhaseWork, waiting_cycles
 from poptorch_emu.schedule.actions import Kind
 
-# What each of a row of phases loads, stores and computes.
+# Cycles that each phase loads, stores and computes.
 phases = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=8
 )
@@ -25,10 +25,10 @@ def works(rows, spacing: int = 1, num_ipus: int = 2):
 
 
 def simulated(rows) -> float:
-    """Returns how long all phases take, stepping through them.
+    """Returns the cycles of all phases, from a simulation of one phase after the other.
 
-    One link to streaming memory does the transfers of each moment one after the other, and a phase
-    ends when it has computed and they are done.
+    One link to streaming memory runs all transfers one after the other. A phase ends when both its
+    computation and the transfers beside it are complete.
     """
     now = 0.0
     for stage in range(-1, len(rows) + 1):

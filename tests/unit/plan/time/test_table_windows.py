@@ -1,4 +1,4 @@
-"""How long a window takes by a table: the longest path, and events that are on it."""
+"""Duration of a window with a table: the longest path, and the events on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ cycles = st.lists(st.integers(1, 9), min_size=5, max_size=5)
 
 
 def longest_paths(schedule: Schedule, forward, backward, weights) -> dict[str, tuple[int, int]]:
-    """Returns begin and end of each action, found backwards from what it needs."""
+    """Returns begin and end of each action, computed recursively from the actions it needs."""
     before: dict[Action, Action] = {}
     actions = [
         [a for a in schedule.actions(ipu) if a.kind is not Kind.UPDATE]

@@ -1,4 +1,4 @@
-"""How long a window takes: hardware.md 4.1, and events against a simulation."""
+"""Compares the duration of a window with formulas (hardware.md 4.1) and a simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.schedule import link_depths, links
 
 FORMULAS = {
-    # From stages N, micro-batches M, forward f, backward b and update u, of equal stages.
+    # Cycles for N equal stages, M micro-batches, forward f, backward b and update u.
     (ScheduleKind.GROUPED, True): lambda n, m, f, b, u: (m + 2 * n - 2) * (f + b) + u,
     (ScheduleKind.INTERLEAVED, True): lambda n, m, f, b, u: (2 * m + 2 * n - 2) * max(f, b) + u,
     (ScheduleKind.SEQUENTIAL, True): lambda n, m, f, b, u: m * n * (f + b) + u,
@@ -41,7 +41,7 @@ def test_window_when_there_is_one_stage_then_has_no_ramp(kind) -> None:
 
 def test_window_when_an_ipu_has_two_stages_then_their_times_add_up() -> None:
     plan = made_of(ScheduleKind.GROUPED, (0, 1, 0), 8, [1.0, 3.0, 1.0], [2.0, 4.0, 2.5])
-    assert plan.grid.slot_cycles == 7.0  # Of IPU 1, and 6.5 of IPU 0.
+    assert plan.grid.slot_cycles == 7.0  # IPU 1 needs 7.0, IPU 0 needs 6.5.
     assert plan.step_seconds == (8 + 4) * 7.0
 
 
@@ -55,7 +55,7 @@ def test_ramp_then_is_a_smaller_share_of_more_micro_batches() -> None:
 
 
 def simulated(kind, ipu_of_stage, num_micro_batches, forward, backward, slot_cycles):
-    """Returns begin and end of each action: IPUs that wait for slots, inputs and full links."""
+    """Returns begin and end of each action on IPUs that wait for slots, inputs and full links."""
     schedule = make_schedule(kind, tuple(ipu_of_stage), num_micro_batches, bool(backward))
     depths = link_depths(schedule)
     queues = {link: deque() for link in links(schedule.levels, schedule.is_training)}
