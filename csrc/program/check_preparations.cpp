@@ -97,7 +97,7 @@ class PreparationChecker {
 }  // namespace
 
 void Program::check_preparations() const {
-  std::map<int64_t, PreparationChecker> preparations;  // by segment
+  std::map<int64_t, PreparationChecker> preparations;  // indexed by segment
   for (size_t id = 0; id < segments.size(); ++id) {
     if (segments[id].kind != SegmentKind::kPreparation) continue;
     const auto key = static_cast<int64_t>(id);

@@ -21,8 +21,8 @@ at::Tensor rows_view(const at::Tensor& whole, int64_t first, int64_t rows) {
   return at::Tensor(std::move(view));
 }
 
-// Alignment in bytes of the rows of an input. On some processors MKL runs other code, with other
-// bits, for rows with less alignment.
+// Required alignment of the rows of an input, in bytes. On some processors MKL runs other code,
+// with other bits, for rows with less alignment.
 constexpr int64_t kAligned = 16;
 
 bool is_aligned(int64_t place) { return place % kAligned == 0; }
@@ -80,7 +80,7 @@ at::Tensor CallInputs::blocks(const at::Tensor& whole, int64_t first, int64_t ro
   return at::cat(blocks);
 }
 
-// Either all blocks of an input are copied or none, so that each micro-batch allocates the same.
+// Copies all blocks of an input or none, so that each micro-batch allocates the same.
 at::Tensor CallInputs::rows(InputId id, const at::Tensor& whole, const Task& task) const {
   if (!program_.inputs[id.value].is_batched) {
     return may_have_other_bits(whole, 0) ? whole.clone() : whole;

@@ -19,11 +19,11 @@ struct Event {
   int64_t end_ns;
 };
 
-// Actions that ran while the log was on, in the order in which they ended. It keeps the first ones
-// since the last `take`, up to a limit.
+// Actions that ran while the log was on, in the order in which they ended. The log keeps the first
+// ones since the last `take`, up to a limit.
 class EventLog {
  public:
-  // Called between calls, by the thread that runs them.
+  // Turns the log on or off, between calls of the program, on the thread that runs them.
   void set_on(bool is_on) { is_on_ = is_on; }
   // Returns the events and clears the log.
   std::vector<Event> take() {
@@ -33,7 +33,7 @@ class EventLog {
     return events;
   }
 
-  // Called by any worker.
+  // `is_on` and `add` may be called by any worker.
   bool is_on() const { return is_on_; }
   void add(const Event& event) {
     const std::lock_guard lock(mutex_);

@@ -43,9 +43,9 @@ std::shared_ptr<const Program> fitting(std::shared_ptr<const Program> program,
   return program;
 }
 
-// Calls the vector functions of MKL, which PyTorch uses, once on a single thread. They initialise
-// themselves in their first call. If several threads make it at the same time, one of them may get
-// far less exact numbers.
+// Calls MKL's vector functions, which PyTorch uses, once on a single thread, because they
+// initialise themselves in their first call. If several threads made it at the same time, one of
+// them could get far less exact numbers.
 void make_vector_functions_ready() {
   const at::NoGradGuard no_grad;
   at::sqrt(at::ones({64}, at::kFloat));
@@ -143,7 +143,7 @@ std::vector<at::Tensor> Executor::run(const std::vector<at::Tensor>& inputs, int
   }
   std::vector<at::Tensor> results = interpreter_.end_call();
   host_calls_.end_call();
-  // Numbers of complete windows count, even if a later window has failed.
+  // Random numbers of complete windows are used up, even if a later window has failed.
   interpreter_.random_state().advance(scheduler_.num_complete_windows() *
                                       program_->micro_batches_per_window);
   const std::exception_ptr error = scheduler_.end_call();
@@ -166,7 +166,7 @@ void Executor::prepare(const std::vector<at::Tensor>& inputs, int64_t num_window
   scheduler_.begin_call(num_windows);
 }
 
-// Computes as a worker does, so that the values have the bits that each micro-batch would compute.
+// Computes prepared values as a worker does, so that they have the same bits as in a micro-batch.
 void Executor::prepare_values() {
   const IntraOpThreads threads(options_.num_intra_op_threads);
   const at::NoGradGuard no_grad;
@@ -183,7 +183,7 @@ void Executor::work(int64_t worker) {
   }
 }
 
-// Returns whether there was a request.
+// Serves one request to the host, if any; returns whether there was one.
 bool Executor::serve() {
   try {
     return host_calls_.serve();
@@ -200,7 +200,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
     if (next == Scheduler::Next::kEndWindow) {
       end_window();
       scheduler_.begin_next_window();
-      // A worker other than 0 only runs if the others have been called already.
+      // Only worker 0 calls the others; another worker runs only if they have been called already.
       if (worker == 0 && !scheduler_.is_alone()) pool_.call_others();
     }
   } catch (...) {
@@ -208,7 +208,7 @@ void Executor::run_tasks(Task* task, int64_t worker) {
   }
 }
 
-// Ends the call, and the waits of all threads for other processes.
+// Ends the call with an error, and all waits for other processes.
 void Executor::give_up(std::exception_ptr error) {
   scheduler_.fail(std::move(error));
   if (options_.ring != nullptr) options_.ring->peers().cancel("The model failed in this process");

@@ -33,14 +33,14 @@ class Executor {
  public:
   Executor(std::shared_ptr<const Program> program, ExecutorOptions options);
 
-  // State that a caller reads and changes between calls: variables, scalars and tensor memory; host
-  // functions; the log of actions; transfers of the last call.
+  // Return the parts that a caller reads and changes between calls: variables, scalars and tensor
+  // memory; host functions; the log of actions; transfers of the last call.
   DeviceState& state() { return state_; }
   HostCalls& host_calls() { return host_calls_; }
   EventLog& events() { return events_; }
   const TransferTimes& transfer_times() const { return interpreter_.transfer_times(); }
-  // The random numbers depend on the seed and on the number of micro-batches run since it was set,
-  // without those of failed windows.
+  // Returns the state of the random numbers: the seed, and the number of micro-batches run since it
+  // was set, without those of failed windows.
   RandomState& random_state() { return interpreter_.random_state(); }
 
   // Runs `num_windows` windows on whole batches and returns the outputs. After an error the
@@ -54,7 +54,7 @@ class Executor {
   void begin_stream(int64_t max_unread, int64_t micro_batches_per_step, int64_t num_outputs);
   // Waits for the next result. Returns nothing after the last one of the call, or after a failure.
   std::vector<at::Tensor> take_result();
-  // Return all complete results; the second function waits first, as `ResultStream` describes.
+  // Return all complete results; `wait_for_results` waits first, as `ResultStream` describes.
   TakenResults take_results();
   TakenResults wait_for_results(int64_t linger_microseconds);
   // Drops all further results, and the engine no longer pauses. A running call continues.
@@ -64,7 +64,7 @@ class Executor {
   int64_t peak_accumulator_bytes(int64_t replica) const {
     return peak_accumulator_bytes_.at(replica);
   }
-  // Returns the peak of each link.
+  // Returns the maximum number of items, and of their bytes, in each link.
   std::vector<LinkPeak> link_peaks() const { return scheduler_.link_peaks(); }
 
  private:
@@ -80,7 +80,7 @@ class Executor {
 
   const std::shared_ptr<const Program> program_;
   const ExecutorOptions options_;
-  DeviceState state_;  // before members that hold tensors
+  DeviceState state_;  // before all members that hold tensors
   std::vector<int64_t> peak_accumulator_bytes_;
   EventLog events_;
   ResultStream stream_;
@@ -88,7 +88,7 @@ class Executor {
   SharedLoops loops_;
   Scheduler scheduler_;
   Interpreter interpreter_;
-  // Modes of the calling thread; a streamed call runs on another thread than the one that asks.
+  // Floating-point modes of the thread that made the call, or that began the stream.
   std::fenv_t modes_ = {}, modes_of_stream_ = {};
   ThreadPool pool_;  // last, because its threads use the other members
 };

@@ -9,9 +9,9 @@
 
 namespace poptorch_emu {
 
-// Options for an executor's use of the host, and its replicas.
+// Options of an executor: its replicas, and its use of the host's processors.
 struct ExecutorOptions {
-  int64_t num_replicas = 1;  // in this process
+  int64_t num_replicas = 1;  // replicas in this process
   int64_t num_workers = 1;
   int64_t num_intra_op_threads = 1;
   // Group of inputs for each replica. Replicas of one group read the same inputs: each micro-batch
@@ -25,7 +25,7 @@ struct ExecutorOptions {
   // has the same results.
   bool follows_lists = false;
 
-  // Without other processes, the replicas here shard tensors among themselves.
+  // Returns the replicas here among those of all processes; without others, here are all.
   Replicas replicas() const {
     if (ring == nullptr) return {num_replicas, 0, num_replicas};
     return {num_replicas, first_replica, num_replicas * ring->peers().num_processes()};

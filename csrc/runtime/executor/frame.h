@@ -19,7 +19,7 @@ namespace poptorch_emu {
 using HostCaller =
     std::function<std::vector<at::Tensor>(const std::string&, std::vector<at::Tensor>)>;
 
-// Access of instructions to the sums of gradients.
+// Functions through which instructions use the sums of gradients.
 struct SumAccess {
   // Adds the product of two matrices to a sum, as the contribution of a micro-batch.
   std::function<void(AccumulatorId, int64_t micro_batch, const Product&)> add_product;
@@ -95,7 +95,7 @@ class Frame {
   const Segment& segment_;
   const bool is_first_lane_;
   const std::vector<Instruction> own_instructions_;  // empty on the first lane
-  std::vector<Own> own_;                             // by register; empty on the first lane
+  std::vector<Own> own_;                             // indexed by register; empty on the first lane
   const HostCaller call_host_;
   const SumAccess sums_;
   const Replicas replicas_;
@@ -103,12 +103,12 @@ class Frame {
   torch::jit::Stack stack_;
   bool has_threads_ = false;  // whether an operation may use several threads
 
-  size_t next_ = 0;  // the collective at which a run has stopped
-  Tensors parts_;    // its parts that have arrived
+  size_t next_ = 0;  // instruction at which a run has stopped
+  Tensors parts_;    // parts of the collective that have arrived
 
   // For messages and collectives: the current run, and the iterations and branches that it is in.
   int64_t micro_batch_ = 0;
-  int64_t replica_ = 0;  // among the replicas here
+  int64_t replica_ = 0;  // index among the replicas here
   std::vector<std::string> trail_;
 };
 

@@ -100,7 +100,7 @@ std::vector<at::Tensor> HostCalls::call_here(const std::string& name,
   }
   std::vector<at::Tensor> results;
   {
-    // The function may keep its arguments.
+    // Suspends the memory plan, because the function may keep its arguments.
     const SegmentMemory::Suspension as_outside;
     results = copies(inputs);
     const at::ThreadLocalStateGuard as_the_caller(*caller_state_);

@@ -31,7 +31,7 @@ class HostCalls {
   // `wake_caller` is called without the lock when a request arrives.
   explicit HostCalls(std::function<void()> wake_caller) : wake_caller_(std::move(wake_caller)) {}
 
-  // Called between calls of the program.
+  // Adds a host function; called between calls of the program.
   void add_function(std::string name, HostFunction function);
   // `check` is called ten times a second during a call; it throws to end the call.
   void set_interrupt_check(std::function<void()> check) { check_interrupt_ = std::move(check); }
@@ -72,7 +72,7 @@ class HostCalls {
   std::function<void()> check_interrupt_;
   std::atomic<int64_t> last_check_ns_ = 0;
 
-  // Constant during a call.
+  // The thread that runs the call and its PyTorch state, which stay the same during the call.
   std::thread::id caller_;
   std::optional<at::ThreadLocalState> caller_state_;
 

@@ -66,8 +66,8 @@ Interpreter::Interpreter(const Program& program, const ExecutorOptions& options,
   }
 }
 
-// A micro-batch that adds a large contribution to a sum waits until the micro-batch before has
-// added to this sum, not until the end of that one's action.
+// Adds a large contribution to a sum. It waits until the micro-batch before has added to this sum,
+// not until the end of that one's action.
 template <class Add>
 void Interpreter::add_in_turn(AccumulatorId id, int64_t replica, int64_t micro_batch,
                               const Add& add) {
@@ -96,7 +96,7 @@ std::unique_ptr<Frame> Interpreter::make_frame(const Segment& segment, int64_t r
                                  options_.replicas());
 }
 
-// Creates frames at their first use, because a call may use only few of many lanes.
+// Returns a frame, created at its first use, because a call may use only few of many lanes.
 Frame& Interpreter::frame_of(SegmentId id, int64_t replica, int64_t lane) {
   std::unique_ptr<Frame>& frame = frames_[id.value][replica][lane];
   if (!frame) frame = make_frame(program_.at(id), replica, lane);

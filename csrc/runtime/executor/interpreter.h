@@ -33,7 +33,7 @@ struct Callbacks {
 // Result of running a task.
 enum class Outcome {
   kDone,
-  kWaits,      // for the collective of other replicas, to which it gives its part
+  kWaits,      // the task waits at a collective for other replicas
   kAbandoned,  // the call is over
 };
 
@@ -104,9 +104,9 @@ class Interpreter {
   const ExecutorOptions& options_;
   DeviceState& state_;
   const Callbacks callbacks_;
-  const std::vector<bool> is_window_output_;    // by output
-  const std::vector<int64_t> exchange_number_;  // by segment: its first exchange in a window
-  const std::vector<bool> has_collectives_;     // by segment
+  const std::vector<bool> is_window_output_;    // indexed by output
+  const std::vector<int64_t> exchange_number_;  // first exchange of each segment
+  const std::vector<bool> has_collectives_;     // indexed by segment
   TransferTimes times_;
   Loader loader_;
   // By segment, replica and lane; null before the first use.

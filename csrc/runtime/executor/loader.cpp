@@ -103,8 +103,8 @@ at::Tensor Loader::value(const LoadPrepared& source, const Task& task, const Tar
   return target.own(preparations_.value(source, task.replica));
 }
 
-// A value that was assembled from the parts of all replicas is already a copy, and each replica
-// loaded only its own part.
+// Returns a value of streaming memory as a copy. A value that was assembled from the parts of all
+// replicas is a copy already, and each replica loaded only its own part.
 at::Tensor Loader::from_remote(const at::Tensor& value, bool is_gathered) {
   if (!is_gathered) return state_.remote.load(value);
   state_.remote.note_loaded(shard_length(value.numel(), num_replicas_) *

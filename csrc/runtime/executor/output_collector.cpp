@@ -31,7 +31,8 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
   const int64_t index = (is_sum_ ? 0 : micro_batch / period_) * num_replicas_ + replica;
   const bool is_added = is_sum_ && micro_batch > 0;
   if (!is_added && piece.scalar_type() == result_.scalar_type()) {
-    // A view would change the result's reference count, for which several cores would wait.
+    // Copies bytes, because a view would change the result's reference count, for which cores would
+    // wait.
     const size_t num_bytes = piece.nbytes();
     if (num_bytes == 0) return index;
     void* const target = static_cast<char*>(result_.data_ptr()) + index * num_bytes;
@@ -68,7 +69,7 @@ void OutputCollector::allocate_for(const at::Tensor& piece) {
     }
   }
   const c10::InferenceMode as_of_the_call(is_inference_);
-  // This is an extra allocation in the run of one micro-batch, which its memory plan allows
+  // An extra allocation in the run of one micro-batch is allowed by its memory plan
   // (`ArenaPlan::may_end_at`).
   result_ = at::empty(shape, piece.options());
   allocation_->is_done = true;

@@ -36,7 +36,7 @@ class OutputCollector {
   void allocate_for(const at::Tensor& piece);
 
   bool is_sum_;
-  int64_t period_;  // the result has the piece of each micro-batch that ends one
+  int64_t period_;  // number of micro-batches for one piece of the result
   int64_t num_micro_batches_;
   int64_t num_replicas_;
   int64_t num_pieces_;

@@ -46,8 +46,8 @@ class Preparations {
  private:
   struct Copy {
     Frame frame;
-    std::atomic<int64_t> made_at = kNever;  // `changes_of` its sources when it ran
-    std::mutex mutex;                       // for workers that find it not current
+    std::atomic<int64_t> made_at = kNever;  // number of changes at its last run
+    std::mutex mutex;                       // held by a worker that recomputes it
   };
   struct Preparation {
     const Segment& segment;
@@ -65,8 +65,8 @@ class Preparations {
 
   const Program& program_;
   const DeviceMemory& memory_;
-  std::vector<std::unique_ptr<Preparation>> preparations_;    // by segment; null for the others
-  std::vector<std::vector<const Preparation*>> of_variable_;  // by variable; lifetime `kWindow`
+  std::vector<std::unique_ptr<Preparation>> preparations_;    // for each segment, or null
+  std::vector<std::vector<const Preparation*>> of_variable_;  // with lifetime `kWindow`
 };
 
 }  // namespace poptorch_emu

@@ -30,7 +30,7 @@ class RandomState {
 
  private:
   const int64_t first_replica_;
-  std::vector<bool> acts_for_all_;  // by segment
+  std::vector<bool> acts_for_all_;  // indexed by segment
   int64_t seed_ = 0;
   int64_t counter_ = 0;
 };

@@ -60,7 +60,7 @@ class ResultStream {
   void end();
 
  private:
-  // Called with the lock.
+  // The functions below are called with the lock.
   bool is_at_end() const { return !is_open_ || is_call_over_; }
   int64_t num_unread() const { return num_steps_made_ - num_taken_; }
   TakenResults next(int64_t count);
@@ -76,14 +76,14 @@ class ResultStream {
   int64_t micro_batches_per_step_ = 0;
   int64_t num_outputs_ = 0;
   int64_t pieces_per_step_ = 0;
-  std::vector<int64_t> num_pieces_;  // by step
-  int64_t num_steps_made_ = 0;       // in order
-  int64_t num_taken_ = 0;            // taken steps among the completed ones
+  std::vector<int64_t> num_pieces_;  // indexed by step
+  int64_t num_steps_made_ = 0;       // completed steps, in order
+  int64_t num_taken_ = 0;            // completed steps that were taken
   struct Result {
-    at::Tensor all;  // all steps of the call
+    at::Tensor all;  // results of all steps of the call
     bool is_number;  // whether the result of a step is 0-d
   };
-  std::vector<Result> results_;  // by output, after the first step
+  std::vector<Result> results_;  // indexed by output, after the first step
 };
 
 }  // namespace poptorch_emu

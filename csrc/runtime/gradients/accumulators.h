@@ -42,7 +42,7 @@ class Accumulators {
 
   const Replicas replicas_;
   Ring* const ring_;
-  std::deque<GradientSum> sums_;  // by accumulator
+  std::deque<GradientSum> sums_;  // indexed by accumulator
 };
 
 }  // namespace poptorch_emu

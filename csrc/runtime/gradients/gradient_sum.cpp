@@ -59,7 +59,7 @@ bool GradientSum::add(int64_t replica, at::Tensor& value, int64_t index, const a
   return true;
 }
 
-// Returns each replica's part of the sum over all contributions that have arrived.
+// Returns, for each replica, its part of the sum over all contributions that have arrived.
 std::vector<at::Tensor> GradientSum::sums_of_arrived_parts() {
   if (ring_ == nullptr) return ring_sums(arrived_);
   // Sums are computed in place, so they need copies of summands that others may still read.

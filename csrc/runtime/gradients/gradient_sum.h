@@ -63,7 +63,7 @@ class GradientSum {
   void clear();
 
  private:
-  // Relation of a replica to the others.
+  // Relation of a replica to others: its group, and whether it has reduced.
   struct Member {
     std::vector<int64_t> group;  // replicas with a common sum, including this one
     bool is_reduced = false;     // whether the replica has computed its part
@@ -80,8 +80,8 @@ class GradientSum {
   RemoteTraffic& remote_;
   Ring* const ring_;
 
-  std::deque<ReplicaSum> sums_;  // by replica
-  std::vector<Member> members_;  // by replica
+  std::deque<ReplicaSum> sums_;  // indexed by replica
+  std::vector<Member> members_;  // indexed by replica
   // Protects the members below, and sums of rows, which several parts of an update may read in
   // parallel.
   std::mutex mutex_;

@@ -71,7 +71,7 @@ class ReplicaSum {
   const AccumulatorId id_;
   const Accumulator& accumulator_;
   const Numerics& numerics_;
-  const int64_t num_micro_batches_;  // in a window
+  const int64_t num_micro_batches_;  // micro-batches in a window
   const bool takes_any_order_;
   const bool is_alone_;
   RemoteTraffic& remote_;

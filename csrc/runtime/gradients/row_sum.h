@@ -53,13 +53,13 @@ class RowSum {
     return num_rows_ * summands_.width() * static_cast<int64_t>(sizeof(float));
   }
 
-  // Ends the sum.
+  // Ends the sum, so that the next one begins.
   void clear();
 
  private:
   void find_rows();
   int64_t num_sums();
-  void write_numbers(int64_t* to) const;  // requires `find_rows`
+  void write_numbers(int64_t* to) const;  // requires a call of `find_rows` before
   void fold();
 
   std::atomic<int64_t> num_rows_ = 0;

@@ -45,7 +45,7 @@ class SummandOrder {
 
  private:
   struct Kept {
-    at::Tensor first, second;  // the memory is kept
+    at::Tensor first, second;  // copies, whose memory is kept
   };
 
   bool keep(int64_t index, const at::Tensor& first, const at::Tensor& second);

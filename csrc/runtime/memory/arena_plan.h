@@ -17,7 +17,7 @@ struct Allocation {
 // Offsets of allocations in one block of memory. Allocations that are needed at the same time share
 // no byte.
 struct OffsetPlan {
-  std::vector<int64_t> offsets;  // by allocation; multiples of 64 bytes
+  std::vector<int64_t> offsets;  // indexed by allocation; multiples of 64 bytes
   int64_t num_bytes = 0;         // size of the block
 };
 
@@ -45,7 +45,7 @@ struct ArenaPlan {
   bool may_end_at(size_t num_pieces) const;
 
   std::vector<Piece> pieces;
-  // The other pieces that share bytes of the arena with each piece.
+  // For each piece, the other pieces that share bytes of the arena with it.
   std::vector<std::vector<int32_t>> neighbours;
   int64_t num_bytes = 0;  // size of the arena
 };

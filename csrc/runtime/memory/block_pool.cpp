@@ -125,7 +125,7 @@ BlockPool::BlocksBySize BlockPool::take_free() {
 }
 
 void BlockPool::trim() {
-  BlocksBySize released;  // Destroyed after the mutex is released, because unmapping takes long.
+  BlocksBySize released;  // destroyed after the lock, because unmapping takes long
   std::lock_guard lock(pool_mutex());
   released = take_free();
 }

@@ -41,12 +41,12 @@ class BlockPool {
   // Returns the bytes of all existing blocks, in use or not.
   int64_t num_bytes() const;
 
-  // From now on, returned blocks are released, because results may outlive the engine.
+  // Releases blocks that come back from now on, because results may outlive the engine.
   void close();
 
  private:
   using BlocksBySize = std::map<int64_t, std::vector<std::unique_ptr<Block>>>;
-  BlocksBySize take_free();  // called with the mutex
+  BlocksBySize take_free();  // called with the mutex held
 
   BlocksBySize free_;
   int64_t num_bytes_ = 0;

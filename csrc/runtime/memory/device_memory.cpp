@@ -53,7 +53,7 @@ at::Tensor zeros_in_own_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
   uint64_t num_elements = 0;
   const bool is_too_large = c10::safe_multiplies_u64(sizes, &num_elements) ||
                             c10::mul_overflows(num_bytes, num_elements, &num_bytes);
-  // PyTorch reports sizes that exceed the range of integers.
+  // PyTorch raises its own error for sizes that exceed the range of integers.
   if (is_too_large || num_bytes < kFewestBytes) return at::zeros(sizes, at::TensorOptions(dtype));
   const auto block = std::make_shared<Block>(static_cast<int64_t>(num_bytes));
   prefer_huge_pages(block->data(), block->num_bytes());

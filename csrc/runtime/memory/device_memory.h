@@ -54,7 +54,7 @@ class DeviceMemory {
     ++num_changes_[id.value][copy_of(id, replica)];
   }
 
-  // Returns whether `value` is the replica's copy itself, which was changed in place.
+  // Returns whether `value` is the replica's copy itself, so that it was changed in place.
   bool is_stored(VariableId id, int64_t replica, const at::Tensor& value) const {
     return stored(id, replica).is_same(value);
   }
@@ -103,11 +103,11 @@ class DeviceMemory {
 
   const Program& program_;
   const Replicas replicas_;
-  std::vector<std::vector<at::Tensor>> variables_;  // by variable, then copy
-  std::vector<std::vector<int64_t>> num_changes_;   // by variable, then copy
-  std::vector<at::Tensor> gathering_;               // by variable, under `gathering_mutex_`
+  std::vector<std::vector<at::Tensor>> variables_;  // indexed by variable, then copy
+  std::vector<std::vector<int64_t>> num_changes_;   // indexed by variable, then copy
+  std::vector<at::Tensor> gathering_;               // indexed by variable, under `gathering_mutex_`
   std::mutex gathering_mutex_;
-  // Virtual IPUs assign in parallel, under `undo_mutex_`.
+  // Assignments to undo or to carry out; virtual IPUs add to them in parallel, under `undo_mutex_`.
   std::vector<Undo> undo_;
   std::vector<PendingRows> pending_rows_;
   std::mutex undo_mutex_;

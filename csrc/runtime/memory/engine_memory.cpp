@@ -11,10 +11,10 @@
 namespace poptorch_emu {
 namespace {
 
-// Two cache lines, so that the tensor behind the header is aligned like PyTorch's own.
+// Size of the header: two cache lines, so that the tensor after it is aligned like PyTorch's own.
 constexpr int64_t kHeaderBytes = 128;
 
-thread_local SegmentMemory* current = nullptr;  // memory of the open scope
+thread_local SegmentMemory* current = nullptr;  // memory of this thread's scope
 std::atomic<int64_t> num_threads = 0;
 // Number of this thread's last run; its upper bits are the number of the thread.
 thread_local int64_t last_run = 0;
@@ -25,7 +25,7 @@ int64_t next_run() {
   return ++last_run;
 }
 
-// Reports the engine's tensors to PyTorch's profiler, like PyTorch's own.
+// Reports memory to PyTorch's profiler, so that it counts the engine's tensors like PyTorch's own.
 void report(void* data, int64_t num_bytes) {
   if (!c10::memoryProfilingEnabled()) return;
   c10::reportMemoryUsageToProfiler(data, num_bytes, 0, 0, at::Device(at::kCPU));
@@ -36,10 +36,10 @@ void report(void* data, int64_t num_bytes) {
 // Describes how a piece of memory is released, and lies directly before it. Either `block` or
 // `flags` is set.
 struct SegmentMemory::Header {
-  // Set for memory from the pool.
+  // Block and pool, for memory from the pool.
   std::unique_ptr<Block> block = nullptr;
   std::shared_ptr<BlockPool> pool = nullptr;
-  // Set for memory from the arena.
+  // Flags and arena block, for memory from the arena.
   std::shared_ptr<std::vector<std::atomic<char>>> flags = nullptr;
   std::shared_ptr<Block> arena = nullptr;
   int64_t num_bytes = 0;  // requested size
@@ -58,7 +58,7 @@ const std::shared_ptr<Block>& Arena::block(int64_t num_bytes) {
 
 SegmentMemory::Scope::Scope(SegmentMemory& memory, Arena& arena)
     : memory_(memory), before_(current) {
-  memory_.begin(arena);  // Throws without memory; there is no scope then.
+  memory_.begin(arena);  // If this throws, there is no scope.
   current = &memory_;
 }
 
@@ -116,7 +116,7 @@ void* SegmentMemory::take(int64_t num_bytes) {
     header.run = run_;
     header.piece = index;
   } else if (plan_ != nullptr && index >= plan_->pieces.size()) {
-    header.run = run_;  // It may outlive the run; otherwise the plan is wrong.
+    header.run = run_;  // The memory may outlive the run; otherwise the plan is wrong.
   } else if (plan_ != nullptr && is_as_planned_) {
     const std::vector<ArenaPlan::Piece>& pieces = plan_->pieces;
     is_as_planned_ = pieces[index].allocation.num_bytes == num_bytes;
@@ -158,7 +158,7 @@ void SegmentMemory::give_back(void* data) {
     (*header.flags)[header.piece].store(0, std::memory_order_release);
     return;
   }
-  // The memory is released within the run that allocated it.
+  // Here the memory is released within the run that allocated it.
   if (current != nullptr && header.run == current->run_) {
     if (current->is_recording()) {
       current->recorded_[header.piece].death = current->clock_++;
@@ -185,8 +185,8 @@ class EngineAllocator final : public c10::Allocator {
     return {data, data, &SegmentMemory::give_back, at::Device(at::kCPU)};
   }
 
-  // Code that requests raw memory, such as oneDNN, releases it by this function, also if PyTorch's
-  // allocator returned it.
+  // Returns the function that releases raw memory, for example for oneDNN. It must also release
+  // memory from PyTorch's own allocator.
   c10::DeleterFnPtr raw_deleter() const override {
     return [](void* data) {
       if (Block::holds(data)) {

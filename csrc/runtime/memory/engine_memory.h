@@ -92,7 +92,7 @@ class SegmentMemory {
   // may outlive this object.
   std::shared_ptr<std::vector<std::atomic<char>>> is_live_;
 
-  // State of the current run, whose number is unique in this process.
+  // State of the current run. The run's number is unique in this process.
   int64_t run_ = 0;
   Arena* arena_ = nullptr;
   std::shared_ptr<Block> block_;
@@ -125,10 +125,10 @@ class EngineMemory {
 
  private:
   const std::shared_ptr<BlockPool> pool_ = std::make_shared<BlockPool>();
-  std::vector<std::shared_ptr<CommonPlan>> plans_;  // by segment
+  std::vector<std::shared_ptr<CommonPlan>> plans_;  // indexed by segment
   // By segment, replica and lane; null before the first use.
   std::vector<std::vector<std::vector<std::unique_ptr<SegmentMemory>>>> segments_;
-  std::vector<Arena> arenas_;  // by worker
+  std::vector<Arena> arenas_;  // indexed by worker
 };
 
 }  // namespace poptorch_emu

@@ -11,7 +11,7 @@
 namespace poptorch_emu {
 namespace {
 
-// There are four sizes for each power of two.
+// Smallest block size, and number of sizes: four for each power of two.
 constexpr int64_t kSmallestBytes = 64;
 constexpr size_t kNumSizes = 33;
 // Maximum number of blocks and bytes of one size that a thread keeps (assumed: a micro-batch of a
@@ -37,7 +37,7 @@ constexpr int64_t bytes_of(size_t size) {
 static_assert(size_of(static_cast<int64_t>(SmallBlocks::kMostBytes)) + 1 == kNumSizes);
 static_assert(bytes_of(kNumSizes - 1) == static_cast<int64_t>(SmallBlocks::kMostBytes));
 
-// Stored in a kept block; points to the next one.
+// Link to the next kept block, stored in a kept block itself.
 struct Kept {
   Kept* next;
 };
@@ -52,7 +52,7 @@ struct List {
 thread_local std::array<List, kNumSizes> lists = {};
 thread_local bool has_ended = false;
 
-// Releases the kept blocks when the thread ends.
+// Releases the kept blocks of a thread when it ends.
 struct AtEnd {
   ~AtEnd() {
     has_ended = true;
@@ -67,7 +67,7 @@ struct AtEnd {
   }
 };
 
-// Creates an `AtEnd` for this thread.
+// Creates this thread's `AtEnd`.
 void expect_end() {
   thread_local const AtEnd at_end;
   static_cast<void>(&at_end);

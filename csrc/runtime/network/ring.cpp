@@ -17,11 +17,11 @@ constexpr int64_t kRangeAlignment = 64;
 // Maximum size of a packet: small enough to stay in a cache while it is added, and large enough
 // that the overhead of a message is negligible. Measured with benchmarks/processes.py.
 constexpr int64_t kPacketBytes = int64_t{1} << 20;
-// From this size on, a range is sent alone, without a copy.
+// Minimum size of a range that is sent alone, without a copy.
 constexpr int64_t kMinBytesAlone = int64_t{1} << 16;
 // Number of packets that are received in parallel.
 constexpr size_t kMaxReceiving = 4;
-// A tag has 31 bits: the model, then the number of the exchange.
+// Limits of the two numbers in a 31-bit tag: the model, then the exchange.
 constexpr int64_t kMaxModels = int64_t{1} << 15;
 constexpr int64_t kMaxNumbers = int64_t{1} << 16;
 
@@ -91,7 +91,7 @@ void Ring::begin(int64_t number, const std::vector<Summands>& tensors, int64_t n
   }
 }
 
-// Returns an element index; the replica after the last one gives the end.
+// Returns the first element of a replica's part; the replica after the last one gives the end.
 int64_t Ring::part_begin(size_t tensor, int64_t replica) const {
   const int64_t num_elements = (*tensors_)[tensor].front().numel();
   return std::min(replica * shard_length(num_elements, num_processes_ * num_local_), num_elements);
@@ -129,7 +129,7 @@ const Ring::Block& Ring::block(int64_t steps_before) const {
   return blocks_[(process_ - steps_before + num_processes_) % num_processes_];
 }
 
-// A single range is not padded.
+// Returns the size of a packet in bytes; a single range is not padded.
 int64_t Ring::num_bytes_of(const Packet& packet) const {
   int64_t num_bytes = 0;
   for (const Range& range : packet.ranges) {
@@ -153,8 +153,8 @@ at::Tensor Ring::take_buffer() {
   return buffer;
 }
 
-// In step s a process works on the block of the process s before it. The sums of its own block
-// begin here and end here P steps later.
+// Sums the parts of all blocks. In step s a process works on the block of the process s before it.
+// The sums of its own block begin here and end here P steps later.
 void Ring::scatter_sums() {
   std::vector<Arrival> arrivals;
   for (const Packet& packet : block(1).begun) arrivals.push_back({&packet, 1, false});
@@ -182,8 +182,8 @@ void Ring::scatter_sums() {
   finish_sending();
 }
 
-// Part k begins with replica k + 1. The last replica holds the sums, because it adds nothing at the
-// end.
+// Begins the sums of the own block: part k begins with replica k + 1. The last replica's tensors
+// hold the sums, because it adds nothing at the end.
 void Ring::begin_own(const Packet& packet) {
   for (const Range& range : packet.ranges) {
     const std::vector<at::Tensor>& summands = (*tensors_)[range.tensor];

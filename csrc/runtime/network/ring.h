@@ -52,8 +52,8 @@ class Ring {
   struct Packet {
     std::vector<Range> ranges;
   };
-  // The parts that end in one process. Those of its last replica begin in the next process; the
-  // sums of the other parts have already begun when they arrive there.
+  // The parts whose sums end in one process. Sums for its last replica begin in the next process;
+  // the other sums have already begun when they arrive there.
   struct Block {
     std::vector<Packet> begun;
     std::vector<Packet> others;
@@ -101,7 +101,7 @@ class Ring {
   const std::vector<Summands>* tensors_ = nullptr;
   int64_t num_local_ = 1;  // replicas of each process
   int64_t tag_ = 0;
-  std::vector<Block> blocks_;  // by the process that owns them
+  std::vector<Block> blocks_;  // indexed by the process that owns them
   std::vector<Transfer> sending_;
   // Free buffers for the next packets.
   std::vector<at::Tensor> buffers_;

@@ -42,7 +42,7 @@ class ActionLists {
   // Returns a text that says what each virtual IPU waits for.
   std::string text() const;
 
-  // Returns the peak of each link.
+  // Returns the maximum number of items, and of their bytes, in each link.
   std::vector<LinkPeak> link_peaks() const;
 
  private:
@@ -69,10 +69,10 @@ class ActionLists {
 
   const Program& program_;
   const bool has_micro_batches_;
-  std::vector<bool> waits_for_replicas_;  // by segment
-  std::vector<LinkQueue> queues_;         // by link
+  std::vector<bool> waits_for_replicas_;  // indexed by segment
+  std::vector<LinkQueue> queues_;         // indexed by link
   std::map<CollectiveId, CollectiveQueue> collectives_;
-  std::vector<VirtualIpu> ipus_;  // by replica, then IPU
+  std::vector<VirtualIpu> ipus_;  // indexed by replica, then IPU
   size_t num_done_ = 0;           // virtual IPUs at the end of their lists
 };
 

@@ -18,7 +18,7 @@ class CollectiveQueue {
   CollectiveQueue(int64_t num_replicas, bool is_relayed);
 
   void push(int64_t replica, at::Tensor part);
-  // Whether each replica has given a part that is not taken yet; and these parts, by replica.
+  // Return whether each replica has given a part that is not taken yet, and these parts.
   bool has_parts() const;
   std::vector<at::Tensor> take_parts();
   void give(const std::vector<at::Tensor>& results);

@@ -16,7 +16,7 @@ namespace poptorch_emu {
 // An item that waits in a link: one value for each of the link's registers.
 struct Item {
   std::vector<at::Tensor> values;
-  // In a sharded link, `values` holds the replica's parts, and this the layouts of whole values.
+  // Layouts of whole values in a sharded link, where `values` holds only the replica's parts.
   std::vector<Layout> layouts = {};
 
   int64_t num_bytes() const;
@@ -48,15 +48,15 @@ class LinkQueue {
   Item drop_first(int64_t replica);
 
   const Link* link_;
-  std::vector<std::deque<Item>> items_;  // by replica
+  std::vector<std::deque<Item>> items_;  // indexed by replica
   // For a sharded link: how many of the current items each replica has read.
   std::vector<int64_t> num_taken_;
-  std::vector<int64_t> num_bytes_;  // size of the current items, by replica
+  std::vector<int64_t> num_bytes_;  // bytes of the current items, by replica
   LinkPeak peak_;
 };
 
-// The two ends of a link on one virtual IPU. Both functions may copy tensors, so that they are
-// called without a lock.
+// Pack and unpack the items of a link on one virtual IPU. Both functions may copy tensors, so that
+// they are called without a lock.
 Item packed(const Link& link, Frame& frame, int64_t replica, int64_t num_replicas,
             RemoteTraffic& remote);
 void unpack(const Link& link, std::vector<Item> items, int64_t replica, Frame& frame,

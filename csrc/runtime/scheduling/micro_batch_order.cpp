@@ -105,7 +105,7 @@ MicroBatchOrder micro_batch_order(const Program& program) {
     uses.add(segment, static_cast<int64_t>(id));
     ++num_segments;
   }
-  // If links form a cycle, only the lists define the order.
+  // If links form a cycle, only the lists define the order, so that there is no path.
   const bool is_allowed = order.path.size() == num_segments && uses.are_written_ones_private();
   return is_allowed ? order : MicroBatchOrder{};
 }

@@ -17,7 +17,7 @@ enum class Turns {
 struct MicroBatchOrder {
   // Segments that each micro-batch runs, in order; empty if the lists must be followed.
   std::vector<SegmentId> path = {};
-  std::vector<Turns> turns = {};  // by segment
+  std::vector<Turns> turns = {};  // indexed by segment
 };
 
 // Returns an order whose results equal those of the lists. It has a path only if a window has

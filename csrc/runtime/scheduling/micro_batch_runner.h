@@ -62,7 +62,7 @@ class MicroBatchRunner {
     std::optional<Flight> flight = std::nullopt;
     int64_t begun_ns = 0;
     Task task = {};
-    std::vector<Item> items = {};  // by link
+    std::vector<Item> items = {};  // indexed by link
   };
   struct alignas(64) Count {
     std::atomic<int64_t> value = 0;
@@ -79,7 +79,7 @@ class MicroBatchRunner {
   const int64_t num_replicas_;
   std::vector<std::unique_ptr<Worker>> workers_;
   int64_t num_begun_ = 0;        // in this window, over all replicas
-  std::vector<Count> num_done_;  // micro-batches of this window, by replica, then segment
+  std::vector<Count> num_done_;  // completed micro-batches of this window, by replica, then segment
 };
 
 }  // namespace poptorch_emu

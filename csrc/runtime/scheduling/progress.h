@@ -66,7 +66,7 @@ class Progress {
     while (!holds()) sleep(own, /*wakes_regularly=*/false);
     --num_observers_;
   }
-  // Called without the lock, after a change that `wait_until` may look for.
+  // Reports a change for which `wait_until` may wait; called without the lock.
   void note() {
     if (num_observers_ == 0) return;
     const Lock own = lock();
@@ -104,8 +104,8 @@ class Progress {
   std::atomic<uint64_t> num_changes_ = 0;
   int64_t num_sleeping_ = 0;
   const int64_t spin_ns_;
-  // Read after each action of a micro-batch in flight and rarely written, so it has its own cache
-  // line.
+  // Number of workers in `wait_until`. It is read after each action of a micro-batch in flight and
+  // rarely written, so that it has its own cache line.
   alignas(64) std::atomic<int64_t> num_observers_ = 0;
 };
 

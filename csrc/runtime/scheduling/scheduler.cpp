@@ -70,7 +70,7 @@ Task* Scheduler::take(int64_t worker) {
       end_of_rest_.wait(lock);
       continue;
     }
-    // Read only once: if a result is taken meanwhile, a failure to begin is no deadlock.
+    // Read only once: if a result is taken meanwhile, a failure to begin a task is no deadlock.
     const bool is_paused = stream_.is_full();
     if (Task* const task = is_paused ? nullptr : begin_next(worker)) {
       ++num_running_;

@@ -92,7 +92,7 @@ class Scheduler {
   std::vector<LinkPeak> link_peaks() const;
 
  private:
-  // Called with the lock held.
+  // The functions below are called with the lock held.
   bool is_to_serve_host(int64_t worker) const { return worker == 0 && host_calls_.has_requests(); }
   bool is_to_rest(int64_t worker) const { return worker != 0 && choice_.is_alone(); }
   bool has_micro_batch(int64_t worker) const { return runner_ && runner_->has_micro_batch(worker); }
@@ -106,7 +106,8 @@ class Scheduler {
   void begin_window();
   void end_with(std::exception_ptr error);
 
-  // Called without the lock: `window_` and `choice_` only change while no micro-batch is in flight.
+  // The functions below need no lock, because `window_` and `choice_` only change while no
+  // micro-batch is in flight.
   bool is_in_flight(const Task& task) const {
     return runner_ && program_.at(task.action.segment).kind == SegmentKind::kMicroBatch;
   }
@@ -121,18 +122,18 @@ class Scheduler {
   Progress progress_;
   std::condition_variable_any end_of_rest_;
   WorkerChoice choice_;
-  std::optional<MicroBatchRunner> runner_;  // set if micro-batches do not follow the lists
+  std::optional<MicroBatchRunner> runner_;  // empty if micro-batches follow the lists
   ActionLists lists_;
-  const int64_t num_micro_batch_actions_;  // in a window
+  const int64_t num_micro_batch_actions_;  // number in a window
   int64_t num_windows_ = 0;
   int64_t window_ = 0;
-  int64_t num_micro_batch_actions_left_ = 0;  // in this window
+  int64_t num_micro_batch_actions_left_ = 0;  // number left in this window
   int64_t window_begun_ns_ = 0;
-  int64_t num_done_ = 0;  // actions of this window, and the sum of their times
+  int64_t num_done_ = 0;  // completed actions of this window, and their total time
   int64_t busy_ns_ = 0;
-  int64_t num_running_ = 0;  // tasks; a micro-batch that waits for its turn has none
+  int64_t num_running_ = 0;  // running tasks; a waiting micro-batch has none
   std::exception_ptr error_;
-  std::exception_ptr interruption_;  // becomes the error of the call when this window is over
+  std::exception_ptr interruption_;  // error of the call after this window
 
   std::atomic<bool> is_over_ = false;  // changed with the lock
 };

@@ -19,7 +19,7 @@ struct Task {
   int64_t worker = 0;
   int64_t begun_ns = 0;
   Action action = {};
-  bool is_alone = false;  // one worker alone runs its window
+  bool is_alone = false;  // whether one worker alone runs its window
   int64_t window = 0;
   // The action's first micro-batch, counted over all windows, with joined ones counted separately.
   int64_t micro_batch_of_call = 0;
@@ -31,7 +31,7 @@ struct Task {
   at::Tensor part = {};
   std::vector<at::Tensor> arrived = {};
 
-  // Releases the items and tensors of the task.
+  // Releases the items and tensors that the task holds.
   void clear() {
     taken.clear();
     given.clear();

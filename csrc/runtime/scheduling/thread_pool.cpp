@@ -15,7 +15,8 @@ namespace poptorch_emu {
 
 namespace {
 
-// In a loop that only calls the model, Python needs less time than this between two calls.
+// Time for which idle threads spin. In a loop that only calls the model, Python needs less time
+// between two calls.
 constexpr int64_t kSpinBetweenCallsNs = 250'000;
 
 }  // namespace
@@ -81,7 +82,7 @@ class ThreadPool::Threads {
   int64_t generation_ = 0;
   size_t num_busy_ = 0;
   bool is_closing_ = false;
-  std::vector<std::thread> threads_;  // last: they use the others
+  std::vector<std::thread> threads_;  // last, because they use the other members
 };
 
 ThreadPool::ThreadPool(int64_t num_workers, std::function<void(int64_t)> work)

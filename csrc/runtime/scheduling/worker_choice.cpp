@@ -12,8 +12,8 @@ constexpr int64_t kLongActionNs = 150'000;
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
-// A trial of all workers has 1 / kShareTried as many windows as lie between trials. It is longer,
-// because a core that has slept may be slow until a virtual machine's host assigns a free one.
+// A trial of all workers has at least 1 / kShareTried of the windows between trials, because a core
+// that has slept may be slow until a virtual machine's host assigns a free one.
 constexpr int64_t kShareTried = 16;
 // Number of windows before the first trial, because the first windows take longer.
 constexpr int64_t kFirstWindows = 16;
@@ -21,7 +21,8 @@ constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 4096;
 // Maximum time between trials, because other work on the computer comes and goes sooner.
 constexpr int64_t kMostBetweenNs = 2'000'000'000;
-// Windows differ by less than 1 / kMargin if nothing else runs on the computer.
+// Relative difference of typical windows that counts, as a divisor; without other work windows
+// differ less.
 constexpr int64_t kMargin = 8;
 constexpr int64_t kFewest = 4;
 
@@ -37,7 +38,7 @@ void WorkerChoice::note(int64_t window_ns, int64_t action_ns) {
     note_trial(window_ns);
     return;
   }
-  // Other work on this computer makes a window longer, never shorter.
+  // Typical times follow shorter windows immediately, because other work only makes windows longer.
   int64_t& typical = typical_ns(is_alone_);
   const bool is_shorter = typical == 0 || window_ns < typical;
   if (num_noted_ > 1) typical = is_shorter ? window_ns : typical + (window_ns - typical) / 8;
