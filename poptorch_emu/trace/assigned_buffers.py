@@ -94,7 +94,7 @@ def check_equal(
 
     Args:
         first: the capture with the old buffers.
-        second: the capture with the new ones.
+        second: the capture with the new buffers.
         resized: buffers whose shapes changed in the first capture.
         again: buffers whose shapes changed in the second capture.
 

@@ -128,7 +128,7 @@ def _are_held_elsewhere(graph: Graph, ours: Sequence[torch.Tensor]) -> bool:
     stand_ins: list[Any] = list(_stand_ins(graph))
     # References to a fake tensor from the graph's nodes, the trace, and the lists of this function.
     known = Counter(map(id, chain(stand_ins, stand_ins, ours, ours)))
-    # Further references come from the loop, from `getrefcount` and, if it has more, from C++.
+    # Further references come from the loop, from `getrefcount` and possibly from C++.
     return any(
         sys.getrefcount(each) - 2 - (each._use_count() > 1) > known[id(each)] for each in stand_ins
     )

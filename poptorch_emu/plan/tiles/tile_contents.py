@@ -48,7 +48,7 @@ class Level:
     """The memory of an IPU while one of its operations runs, without its always-live tensors.
 
     Attributes:
-        held: bytes at this moment, and the largest values among them.
+        held: bytes that the IPU holds at this moment, and the largest values among them.
         direction: direction of the segment, or "recompute" for a forward operation in backward.
         block: the user's block of the operation; "" if it has none.
     """

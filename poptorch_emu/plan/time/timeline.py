@@ -41,7 +41,7 @@ class _Drawing:
         self._ipus = tuple(ipu.ipu for ipu in plan.ipus)
         self._end_cycles = self._window.cycles(self._plan.cycles_of)
         short = replace(self._window, num_micro_batches=self._schedule.num_micro_batches)
-        # Duration of the omitted part.
+        # Cycles of the micro-batches that the drawing omits.
         self._skipped_cycles = self._end_cycles - short.cycles(self._plan.cycles_of)
 
     def events(self) -> Iterator[Event]:
