@@ -237,7 +237,7 @@ class Compilation:
         """Returns the arguments from `bind`, or without it those of the program.
 
         Raises:
-            Error: neither of them exists.
+            Error: `bind` is None, and the model is not compiled.
         """
         arguments = self.arguments if bind is None else bind()
         if arguments is None:

@@ -130,7 +130,7 @@ class CompiledFlags:
         self._modes = [(name, each, _is_training(each)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
-        # The same data as columns, because `guards` compares whole lists quickly.
+        # Columns of the flags, because `guards` compares whole lists quickly.
         self._parameters: list[torch.Tensor] = list(parameters.values())
         self._trained = [was_trained for _, _, was_trained in self._gradients]
         self._holders: list[Mapping[str, object]] = [vars(each) for each in modules.values()]
@@ -231,7 +231,7 @@ def _is_floating(tensor: torch.Tensor) -> bool:
         return torch.Tensor.is_floating_point(tensor)
 
 
-# Ordinary reads of tensors that are wrapped for training would first copy the weights back.
+# These getters avoid the copy of weights that an ordinary read of a wrapped tensor causes.
 _VERSION = version_of
 _REQUIRES_GRAD = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 

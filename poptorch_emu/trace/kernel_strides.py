@@ -16,7 +16,7 @@ from poptorch_emu.torch_versions import no_dispatch
 aten = torch.ops.aten
 
 Strides = Sequence[int]
-# From arguments and a result's shape, returns a tensor with the strides of the result.
+# Function of (arguments, shape of the result) that returns a tensor with the result's strides.
 _Rule = Callable[[tuple[Any, ...], torch.Size], torch.Tensor]
 
 # Channels-last formats of images and volumes, by number of dimensions.

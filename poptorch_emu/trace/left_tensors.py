@@ -126,7 +126,7 @@ def _is_device(value: Any) -> bool:
 def _are_held_elsewhere(graph: Graph, ours: Sequence[torch.Tensor]) -> bool:
     """Returns whether another object may hold a fake tensor, to avoid a slow search if not."""
     stand_ins: list[Any] = list(_stand_ins(graph))
-    # References to a fake tensor from the graph's nodes, the trace, and the lists of this function.
+    # Counts references by the graph's nodes, the trace, and the lists of this function.
     known = Counter(map(id, chain(stand_ins, stand_ins, ours, ours)))
     # Further references come from the loop, from `getrefcount` and possibly from C++.
     return any(

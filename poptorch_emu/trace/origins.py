@@ -27,7 +27,7 @@ class Origins:
 
     Attributes:
         modules: dotted names of the modules whose forward is running, the innermost last.
-        phase: whether backward is being recorded.
+        phase: phase that is being recorded, forward or backward.
         has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
     """
 

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 Call = tuple[OpOverload, tuple[Any, ...], dict[str, Any]]
 Rewrite = Callable[[Sequence[Any], Mapping[str, Any], fx.Node, int], Call]
 
-# Maps the named arguments of an ATen operation to those of ours after `rng` and `op_id`.
+# Maps an ATen operation's named arguments to those of our operator, after `rng` and `op_id`.
 Arguments = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 

@@ -70,7 +70,7 @@ _OF_DYNAMIC_SHAPE = {
 # Symbolic zeros of forward-mode derivatives, which PyTorch reads, become ordinary zeros.
 _PLAIN_TWINS = {aten._efficientzerotensor.default: aten.zeros.default}
 
-# Operations that change an argument without saying so, and variants with a correct schema.
+# Operations whose schema hides a change of an argument, with variants that declare it.
 _HONEST_TWINS = {aten.native_batch_norm.default: aten._native_batch_norm_legit.default}
 
 
@@ -259,7 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = self._result_type(func, args, kwargs)
         except (FakeTensorDeviceMismatchError, TypeError, RuntimeError) as failure:
-            # Subclasses raise TypeError for a wrong device, and some rules raise RuntimeError.
+            # Subclasses raise TypeError for a wrong device, and some PyTorch rules RuntimeError.
             if isinstance(failure, RuntimeError) and "same device" not in str(failure):
                 raise
             self._check_constants((args, kwargs))
@@ -288,7 +288,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except TypeError:
             if not _has_empty((args, kwargs)):
                 raise
-            # PyTorch's rules for the sizes of empty tensors can fail in their own checks.
+            # Runs the operation on zeros, because PyTorch's size rules may reject empty tensors.
             return result_types.infer(func, args, kwargs, IPU)
         except RuntimeError as failure:
             if not result_types.is_unknown(failure):

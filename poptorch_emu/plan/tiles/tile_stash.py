@@ -23,7 +23,7 @@ class _Stash:
     Attributes:
         item_bytes: bytes of one micro-batch.
         depth: largest number of micro-batches that wait at the same time.
-        is_on_io_tiles: whether they wait on the tiles for I/O.
+        is_on_io_tiles: whether the values wait on the tiles for I/O.
     """
 
     ipu: int

@@ -138,7 +138,8 @@ class _Units:
             if node in self._unit_of:
                 yield node, self._index[self._unit_of[node]]
                 continue
-            # Backward visits the units in reverse; an unknown operation joins the one before.
+            # Backward visits units in reverse. An operation of an unknown module joins the last
+            # unit.
             record = record_of(node)
             last = of_record.get((record.place.block_id, record.module), last)
             yield node, last
