@@ -82,7 +82,7 @@ def _better(is_better: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> 
     return merge
 
 
-# Merges of results into `out`, if the operator gets one.
+# Functions that merge a result into `out`, for the reductions that accept it.
 _MERGES: dict[str, Merge] = {
     "sum": lambda out, result, _: out.add_(result),
     "mul": lambda out, result, _: out.mul_(result),

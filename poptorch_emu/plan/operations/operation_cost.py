@@ -141,8 +141,6 @@ class OperationCosts:
         count = arguments[1] if node.target is FOR_LOOP else 1
         return OperationCost(max(sums, key=lambda c: c.cycles).times(count), is_rough=True)
 
-    # Costs of products and convolutions.
-
     def _products(self, node: fx.Node) -> list[Cost]:
         has_half = self._has_half[family_of(node) is Family.CONVOLUTION]
         return [self._planned(node, product) for product in products_of(node, has_half)]
@@ -240,8 +238,6 @@ class OperationCosts:
         own = step(rows * width, weight.shape[0] // width, size, self._tiles)
         passes = 2 if "backward" in bare_name(node) else 1
         return inputs + (hidden + own).times(passes * steps) + sum(others, Cost())
-
-    # Costs of all other families.
 
     def _softmax(self, node: fx.Node) -> Cost:
         name = bare_name(node)

@@ -75,7 +75,7 @@ def _gradients(arguments: Any, precision: Precision) -> Iterator[Product]:
     gradient, source, weight = (arguments[index].meta["val"] for index in range(3))
     stride, is_transposed, groups, wanted = (arguments[index] for index in (4, 7, 9, 10))
     if wanted[0]:
-        # The gradient of a convolution's input is a transposed convolution, and the reverse.
+        # The input gradient of a convolution is a transposed convolution, and the other way round.
         yield _convolution(gradient, weight, source, stride, not is_transposed, groups, precision)
     if wanted[1]:
         points = math.prod(gradient.shape[2:]) * gradient.shape[0]
