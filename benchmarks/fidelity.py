@@ -75,7 +75,7 @@ def _memory(names: tuple[str, ...], has_details: bool) -> Iterator[Figures]:
 
 
 def _speeds(names: tuple[str, ...], has_details: bool, cases: list[Captured]) -> Iterator[Figures]:
-    """Yields figures, and adds the captured models to `cases`."""
+    """Yields the figures of each published speed, and adds its captured model to `cases`."""
     for row in (row for row in TIME_ROWS if row.name.startswith(names)):
         case = capture(row)
         cases.append(case)

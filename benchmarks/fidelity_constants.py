@@ -102,7 +102,7 @@ class _Line:
 
     @classmethod
     def of(cls, case: Captured) -> _Line:
-        """Returns the line through the ends of the grid."""
+        """Returns the line through the times at both ends of the grid of cycles."""
         first, last = (
             1 / case.predicted(replace(NUMBERS, step_cycles=step))
             for step in (_STEP_GRID[0], _STEP_GRID[-1])

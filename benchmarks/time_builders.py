@@ -1,8 +1,7 @@
 """Builds models and inputs for published speeds that have settings of their own.
 
 The models of `fidelity_rows.py` are also used for time. Settings that a source leaves open are
-marked `assumed`. Everything is built on the meta device, so that no row needs memory or runs a
-step.
+marked `assumed`. Everything is built on the meta device, without memory for a row or a step.
 """
 
 from __future__ import annotations

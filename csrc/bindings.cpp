@@ -75,8 +75,7 @@ bool stack_into(const py::sequence& samples, at::Tensor place) {
   return true;
 }
 
-// Returns birth, death, bytes and offset of each piece of a segment's memory; none before the first
-// run.
+// Returns birth, death, bytes and offset of each piece of a segment's memory after its first run.
 std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> memory_plan(Executor& executor,
                                                                         int64_t segment) {
   std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> pieces;

@@ -28,8 +28,7 @@ void check_lengths(const py::list& some, const py::list& others) {
   if (py::len(some) != py::len(others)) throw py::value_error("The lists differ in length.");
 }
 
-// Returns whether each tensor still has the given version (0 if made in inference mode) and
-// address.
+// Returns whether each tensor still has its version (0 if made in inference mode) and address.
 bool have_states(const py::list& tensors, const py::list& versions, const py::list& places) {
   check_lengths(tensors, versions);
   check_lengths(tensors, places);

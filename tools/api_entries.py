@@ -2,8 +2,7 @@
 
 A page of docs/api lists names, one on each line, in code blocks of the language `{api}`.
 `popdist.*` means all public names of the module. Docstrings are Markdown with Google's sections;
-they are converted to MyST, which the page's own parser reads. Each entry begins with its fidelity
-word.
+they are converted to MyST, which the page's own parser reads. Entries begin with a fidelity word.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def goals() -> str:
 
 
 def others() -> str:
-    """Returns the other rows."""
+    """Returns the table of the speeds that are no goals."""
     return _speeds([row for row in rows_of("time") if row["is_goal"] != "1"])
 
 

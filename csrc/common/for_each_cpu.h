@@ -1,7 +1,6 @@
 #pragma once
 
-// Compiles a function for several levels of x86 processors; the loader picks the best one for this
-// processor.
+// Compiles a function for several levels of x86 processors, from which the loader picks the best.
 //
 // Levels are used instead of processor names, because a name covers one vendor only. GCC before
 // version 12 does not support levels.

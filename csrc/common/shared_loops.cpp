@@ -15,8 +15,7 @@ constexpr int64_t kPartsWorthWaking = 8;
 constexpr int kLooksBeforeYielding = 1000;
 
 thread_local SharedLoops* loops_of_thread = nullptr;
-// Whether this thread runs a part of a loop. A helper that offered a loop within its part would
-// wait for itself.
+// Whether this thread runs a part. A helper that offered a loop within it would wait for itself.
 thread_local bool is_in_part = false;
 
 }  // namespace
@@ -63,8 +62,7 @@ void SharedLoops::run(int64_t count, int64_t per_part, Part part) {
   if (loop.error) std::rethrow_exception(loop.error);
 }
 
-// A helper counts itself first. `run` withdraws its loop and waits for all counted helpers; later
-// ones see no loop.
+// A helper counts itself first. `run` withdraws its loop and then waits for all counted helpers.
 bool SharedLoops::help() {
   if (offered_.load(std::memory_order_relaxed) == nullptr) return false;
   ++num_helpers_;

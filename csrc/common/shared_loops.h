@@ -11,8 +11,7 @@ namespace poptorch_emu {
 // Loops whose parts a worker offers to idle workers. Any worker may run any part, so that parts
 // must not depend on each other.
 //
-// Only one loop is offered at a time. A worker runs all other loops alone, and also loops within a
-// part.
+// Only one loop is offered at a time. A worker runs all others alone, and also loops within parts.
 class SharedLoops {
  public:
   // `wake` is called for a long loop; it makes sleeping workers look for work.

@@ -1,5 +1,4 @@
-// Our rules for the metadata of writes to parts of a tensor, of repetition and of reordering; see
-// also `rules.cpp`.
+// Our rules for the metadata of partial writes, repetition and reordering; see also `rules.cpp`.
 
 #include "metadata/rules.h"
 

@@ -1,5 +1,4 @@
-// Our rules for the metadata of losses, and of the gradients of losses and activations; see also
-// `rules.cpp`.
+// Our rules for the metadata of losses, and of gradients of activations; see also `rules.cpp`.
 
 #include "metadata/rules.h"
 

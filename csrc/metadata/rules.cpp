@@ -82,8 +82,7 @@ Tensor quotient(const Tensor& self, const Tensor& other) {
   return at::meta::div(self, other, "floor");
 }
 
-// An in-place operation with a number keeps the metadata, unless the number's type would promote
-// it.
+// An in-place operation keeps the metadata if the number's type can be cast to the tensor's.
 Tensor& keep_metadata(Tensor& self, const Scalar& other) {
   only_if(at::canCast(at::result_type(self, other), self.scalar_type()));
   return self;

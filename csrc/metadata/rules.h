@@ -18,9 +18,8 @@ namespace poptorch_emu::metadata {
 using Rules = std::multimap<std::string, void (*)(torch::Library&)>;
 const Rules& all_rules();
 
-// Adds the rules for an operation (for example `relu`) to the library `poptorch_emu_metadata`,
-// unless they are there or do not exist. Operations are added one at a time, because all 230 need 2
-// MiB of memory.
+// Adds the rules for an operation (for example `relu`) to the library `poptorch_emu_metadata`, if
+// they exist and are missing there. All 230 at once would need 2 MiB of memory.
 void define_rules(const std::string& name);
 
 // Functions that each add one group of rules to the list.

@@ -10,8 +10,7 @@
 namespace poptorch_emu {
 
 // Returns x (N, C, H, W) in channels-last layout, or x itself if it has this layout. If sizes of 1
-// make the layout ambiguous, the strides are set to channels last, because PyTorch's kernels choose
-// by strides.
+// make the layout ambiguous, it gets the strides by which PyTorch's kernels recognise it.
 inline at::Tensor channels_last(const at::Tensor& x) {
   TORCH_CHECK_VALUE(x.dim() == 4, "channels_last got a tensor of shape ", x.sizes(),
                     "; expected (batch, channels, height, width).");

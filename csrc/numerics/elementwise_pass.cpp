@@ -51,8 +51,7 @@ POPTORCH_EMU_FOR_EACH_CPU void neg(int64_t n, Out out, In a) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) out[i] = -a[i];
 }
-// Calls PyTorch's square root, because a library often computes it, with other roundings than the
-// processor.
+// Calls PyTorch's square root; it often comes from a library and rounds unlike the processor.
 void sqrt(int64_t n, float* out, const float* a) {
   at::Tensor result = at::from_blob(out, {n}, at::kFloat);
   at::sqrt_out(result, at::from_blob(const_cast<float*>(a), {n}, at::kFloat));

@@ -16,11 +16,9 @@ Number* writable_memory(const at::Tensor& tensor) {
 // Elementwise operations on several tensors, with the values that are results.
 //
 // Values are numbered: first the tensors, then the results of the operations in order. A negative
-// number stands for a scalar: -1 is the first constant, and the 0-d tensors in `scalars` follow the
-// constants.
+// number stands for a scalar: -1 for the first constant; the 0-d tensors in `scalars` come after.
 struct ElementwiseCode {
-  // Length of an operation in `operations`: its kind, the value that it computes and its operands,
-  // padded.
+  // Length of an operation in `operations`: its kind, its result and its operands, padded.
   static constexpr int64_t kRow = 6;
 
   at::IntArrayRef operations;

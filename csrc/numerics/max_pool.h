@@ -10,8 +10,7 @@ namespace poptorch_emu {
 // Max pooling of channels-last images, with exactly the numbers and indices of PyTorch.
 class MaxPool {
  public:
-  // Accepts the arguments of `aten::max_pool2d_with_indices`; only the sizes of `images` (N, C, H,
-  // W) are used.
+  // Accepts the arguments of `aten::max_pool2d_with_indices`; reads only the sizes of `images`.
   MaxPool(const at::Tensor& images, at::IntArrayRef kernel, at::IntArrayRef stride,
           at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
 

@@ -38,8 +38,7 @@ constexpr int64_t kColumns = std::min<int64_t>(64, 256 / sizeof(T));
 template <typename T>
 constexpr int64_t kTile = kRows<T> * kColumns<T>;
 
-// Returns the dimensions without those of length 1, and merges dimensions that are adjacent in both
-// tensors.
+// Returns the dimensions without those of length 1, merging those adjacent in both tensors.
 Dims merged(at::IntArrayRef sizes, at::IntArrayRef strides) {
   Dims dims;
   int64_t target = 1;
@@ -105,8 +104,7 @@ void copy_each(const T* source, T* target, int64_t source_step, int64_t target_s
   }
 }
 
-// Copies a tile through a buffer, because lines with the same offset in many pages evict each
-// other.
+// Copies through a buffer, because lines with the same offset in many pages evict each other.
 template <typename T>
 void copy_tile(const T* source, T* target, int64_t source_step, int64_t target_step,
                int64_t columns, int64_t rows) {

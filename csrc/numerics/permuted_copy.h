@@ -12,8 +12,7 @@ bool copy_by_tiles(const at::Tensor& x, void* target);
 // faster than PyTorch's copy.
 at::Tensor permuted_copy(const at::Tensor& x);
 
-// Returns x if its rows (the last dimension) are dense and it has no lazy negation; otherwise a
-// contiguous copy.
+// Returns x if its last dimension is dense and x has no lazy negation; else a contiguous copy.
 at::Tensor with_dense_rows(const at::Tensor& x);
 
 }  // namespace poptorch_emu

@@ -16,8 +16,7 @@ namespace {
 constexpr int64_t kBytesOfPart = int64_t{1} << 17;
 constexpr int64_t kRowsAhead = 8;
 
-// Calls `copy(place, row)` for each of `rows`, with its position in `rows` and its memory in the
-// matrix.
+// Calls `copy(place, row)` for each of `rows`, with its index in `rows` and its memory.
 template <class Copy>
 void for_each_row(char* matrix, int64_t row_bytes, const at::Tensor& rows, const Copy& copy) {
   const auto* const row = rows.const_data_ptr<int64_t>();

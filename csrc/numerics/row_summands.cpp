@@ -15,8 +15,7 @@ namespace {
 constexpr int kPartBits = 4;
 static_assert(RowSummands::kNumParts == 1 << kPartBits);
 
-// Returns the hash of a row. Its first bits select the row's part, the next bits an entry in the
-// table.
+// Returns the hash of a row. Its first bits select the part, the next bits an entry of the table.
 uint64_t hash_of(int64_t row) { return static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15U; }
 int64_t part_of(int64_t row) { return static_cast<int64_t>(hash_of(row) >> (64 - kPartBits)); }
 
@@ -62,8 +61,7 @@ at::Tensor as_float(const at::Tensor& rows, at::IntArrayRef sizes_once) {
 
 }  // namespace
 
-// One block of summands, aligned to cache lines, because several cores fill blocks at the same
-// time.
+// One block of summands, aligned to cache lines, because several cores fill blocks in parallel.
 struct alignas(64) RowSummands::Block {
   // The row to which a summand is added, and the summand's position in `kept`, counted in rows.
   struct Position {

@@ -8,11 +8,9 @@
 namespace poptorch_emu {
 namespace {
 
-// Size of a block in numbers: its rows are copied, and all copies fit into a core's first-level
-// cache.
+// Numbers in a block: the copies of all its rows fit into a core's first-level cache.
 constexpr int64_t kNumbersPerBlock = 512;
-// Below this number of elements, with prefetched rows, a second thread costs more time than it
-// saves.
+// Below this number of prefetched elements a second thread costs more time than it saves.
 constexpr int64_t kNumbersPerShare = 8192;
 
 void check_overwritten(at::TensorList matrices, at::IntArrayRef overwritten) {

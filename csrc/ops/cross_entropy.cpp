@@ -28,7 +28,7 @@ void check_classes(const int64_t* classes, int64_t num_rows, int64_t num_classes
 
 // `logarithms` is the float32 log-softmax (rows, classes), and `target` holds integers (rows). The
 // gradient of the reduced loss and the total weight are scalars. The result has the bits of
-// PyTorch's two operators. A few rows are computed at a time, so that their gradient stays in a
+// PyTorch's two operators. Few rows are computed at a time, so that their gradient stays in a
 // core's cache.
 at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& logarithms,
                                   const at::Tensor& target, int64_t reduction, int64_t ignore_index,
@@ -46,8 +46,7 @@ at::Tensor cross_entropy_backward(const at::Tensor& gradient, const at::Tensor& 
       kNumbersAtOnce / std::max<int64_t>(num_classes, 1), 1, std::max<int64_t>(num_rows, 1));
   const int64_t num_parts = (num_rows + rows_at_once - 1) / rows_at_once;
   share_out(num_parts, /*at_least=*/2, [&](int64_t begin, int64_t end) {
-    // The buffer is thread-local, because a thread may run any number of parts. It is 0 between
-    // parts.
+    // A thread-local buffer, because a thread may run any number of parts. It is 0 between parts.
     thread_local std::vector<float> numbers;
     numbers.resize(std::max<size_t>(numbers.size(), rows_at_once * num_classes));
     const at::Tensor of_logs =

@@ -92,8 +92,7 @@ Tensor differentiable(const Tensor& log_probs, const Tensor& targets, const Tens
   return CtcLoss::apply(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity);
 }
 
-// Records the operator for PyTorch's `_ctc_loss`, whose second result only PyTorch's own derivative
-// uses.
+// Records PyTorch's `_ctc_loss`, whose second result is used by PyTorch's own derivative only.
 std::tuple<Tensor, Tensor> record(const Tensor& log_probs, const Tensor& targets,
                                   const Tensor& input_lengths, const Tensor& target_lengths,
                                   int64_t blank, bool zero_infinity) {

@@ -27,8 +27,7 @@ constexpr int64_t kGrain = 32768;
 
 bool is_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kHalf; }
 
-// Returns the tensor as a contiguous one; throws unless it is float32 or float16 with `numel`
-// elements.
+// Returns a contiguous tensor; throws unless it is float32 or float16 with `numel` elements.
 at::Tensor input_of(const at::Tensor& tensor, int64_t numel) {
   const bool has_type = tensor.scalar_type() == at::kFloat || is_half(tensor);
   TORCH_CHECK(has_type && tensor.numel() == numel, "poptorch_emu::elementwise takes tensors of ",
@@ -74,8 +73,7 @@ class Groups {
           }
         }
         pass.run(n, std::min(kBlock, end - begin - n), in, scratch);
-        // Copy results that could not be written in place, because a later operation reads the old
-        // value.
+        // Copy results that could not overwrite a tensor while other operations still read it.
         for (size_t i = 0; i < code_.results.size(); ++i) {
           const float* const values = pass.place(code_.results[i], in, scratch);
           const at::Tensor& output = outputs[first + i];

@@ -2,8 +2,7 @@
 //
 // PyTorch's kernel for this layout accumulates in single precision and is less exact than its
 // kernel for contiguous images. Here a few rows are summed in single precision, and these sums in
-// double. Rows are divided into fixed parts, so that the bits do not depend on the number of
-// threads.
+// double. Parts of rows are fixed, so that the bits do not depend on the number of threads.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

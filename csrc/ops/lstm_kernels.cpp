@@ -56,8 +56,7 @@ POPTORCH_EMU_INLINE float tanh(float x) {
   return __builtin_copysignf(size < 0.625f ? near : far, x);
 }
 
-// Number of products that are summed before they are added to the total, which limits rounding
-// errors.
+// Number of products that are summed before they are added to the total, to round less.
 constexpr int64_t kPart = 64;
 
 POPTORCH_EMU_INLINE void run_cell(int64_t size, const CellForward& row) {

@@ -167,8 +167,7 @@ template <class Run>
 void for_each_part(int64_t num_rows, const Run& run) {
   constexpr int64_t kParts = 4;
   share_out(kParts, 1, [&](int64_t begin, int64_t end) {
-    // Set on each thread, because thread-local settings of the calling thread do not apply to
-    // others.
+    // Set on each thread, because thread-local settings of the caller do not apply to others.
     const at::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (int64_t part = begin; part < end; ++part) {

@@ -76,8 +76,7 @@ c10::OperatorHandle operator_named(const std::string& name, const std::string& o
   return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
 }
 
-// Calls PyTorch's operator of the same name, with copies of arguments for which `lies_well` is
-// false.
+// Calls PyTorch's operator of the same name; copies arguments for which `lies_well` is false.
 template <bool (*lies_well)(const at::Tensor&)>
 void call_laid(const c10::OperatorHandle& ours, torch::jit::Stack* stack) {
   const auto& schema = ours.schema();

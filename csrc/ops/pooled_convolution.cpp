@@ -104,8 +104,7 @@ bool writes_blocks(const Convolution& convolution, const Tensor& images, const T
   return known[sizes] = has_blocks_of(tried, tried.to_dense().contiguous());
 }
 
-// Writes maxima (width, 16) as one row for each of the first channels. Like PyTorch's, the ReLU
-// keeps NaN.
+// Writes maxima (width, 16) as a row for each of the first channels. The ReLU keeps NaN.
 POPTORCH_EMU_FOR_EACH_CPU void write_channels(float* maxima, bool has_relu, int64_t channels,
                                               int64_t width, int64_t channel_step, float* to) {
   if (has_relu) {
@@ -116,8 +115,7 @@ POPTORCH_EMU_FOR_EACH_CPU void write_channels(float* maxima, bool has_relu, int6
   }
 }
 
-// Pools the blocked images of a convolution and writes the result to `to` (N, channels, height,
-// width).
+// Pools the blocked images of a convolution to `to` (N, channels, height, width).
 void pool_blocks(const MaxPool& pool, const Tensor& images, bool has_relu, float* to) {
   constexpr int64_t kFewestReads = int64_t{1} << 16;
   const int64_t channels = images.size(1), channel_step = pool.height() * pool.width();
@@ -187,8 +185,7 @@ void check(const Tensor& input, const Tensor& weight) {
               ".");
 }
 
-// Computes a convolution, a max pooling of its result and optionally a ReLU. The result is
-// contiguous.
+// Computes a convolution, a max pooling and optionally a ReLU; the result is contiguous.
 Tensor pooled_convolution(const Tensor& input, const Tensor& weight,
                           const std::optional<Tensor>& bias, at::IntArrayRef stride,
                           at::IntArrayRef padding, at::IntArrayRef dilation,

@@ -72,8 +72,7 @@ Layer in_float(const Layer& layer) {
           in_type(layer.state, at::kFloat), in_type(layer.weights, at::kFloat)};
 }
 
-// Returns a bias or a placeholder, because oneDNN expects bias arguments even if it does not read
-// them.
+// Returns a bias or a placeholder, because oneDNN always expects bias arguments.
 Tensor bias_or_zeros(const Layer& layer, size_t index) {
   return layer.has_biases() ? layer.weights[index] : at::zeros_like(layer.w_ih());
 }
@@ -125,8 +124,7 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
     return {needs_input_gradient ? all.input.to(dtype) : Tensor(), in_type(all.state, dtype),
             in_type(all.weights, dtype)};
   }
-  // The type of the reserve tells which forward kernel ran, even if oneDNN was switched on or off
-  // since.
+  // The type of the reserve tells which forward kernel ran; oneDNN may be switched off since.
   if (results.reserve.scalar_type() == at::kByte) {
     return backward_in_mkldnn(layer, results, gradients);
   }
@@ -134,8 +132,7 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
                              : backward_by_steps(layer, results, gradients, needs_input_gradient);
 }
 
-// Returns contiguous input. Without sharing of work the copy runs on one thread, with the same
-// bits.
+// Returns contiguous input, copied on one thread unless work is shared, with the same bits.
 Tensor in_rows(const Tensor& tensor) {
   const OneThread alone(!shares_work());
   return tensor.contiguous();
@@ -159,8 +156,7 @@ Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights
   const auto reserve_type = is_bytes         ? at::kByte
                             : is_half(input) ? at::kFloat
                                              : input.scalar_type();
-  // Minimum size of the reserve, gates and cells, because only oneDNN knows the size of its
-  // workspace.
+  // Minimum size of the reserve: gates and cells. Only oneDNN knows the size of its workspace.
   std::vector<int64_t> reserve_size = {layer.num_steps(), layer.batch_size(),
                                        layer.num_saved() * layer.hidden_size()};
   if (is_bytes) reserve_size = {c10::multiply_integers(reserve_size) * int64_t{sizeof(float)}};

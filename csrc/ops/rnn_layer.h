@@ -44,8 +44,7 @@ struct Layer {
   int64_t row(int64_t k) const { return is_reverse ? num_steps() - 1 - k : k; }
 };
 
-// Results: output (T, N, P), h (N, P), c (N, H), and the reserve for backward; c and reserve may be
-// empty.
+// Results: output (T, N, P), h (N, P), c (N, H), reserve for backward; the last two may be empty.
 struct Results {
   at::Tensor output;
   at::Tensor h;

@@ -63,8 +63,7 @@ void Reader::one(at::Tensor& tensor) {
   (*this)(dtype, sizes, is_number);
   int64_t bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (int64_t size : sizes) {
-    // Each product is compared with the number of remaining bytes first, so that it cannot
-    // overflow.
+    // Each product is compared with the number of remaining bytes first, so it cannot overflow.
     if (size < 0 || (size > 0 && bytes > static_cast<int64_t>(left()) / size)) {
       throw Error(
           "The program is damaged: a constant has more values than the file has bytes. "

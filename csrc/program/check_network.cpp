@@ -51,8 +51,7 @@ class NetworkChecker {
   const std::string& name(AccumulatorId id) const { return program_.accumulators[id.value].name; }
 
   // Checks that a segment with exchanges is in the network's list. With one list, all processes
-  // reach the exchanges in the same order, so that none waits for a peer that waits for another
-  // exchange.
+  // reach the exchanges in the same order, so that none waits for a peer at another exchange.
   void check_place(const Segment& segment) {
     const bool does_more = !segment.loads.empty() || !segment.instructions.empty() ||
                            !segment.stores.empty() || !segment.reductions.empty();
@@ -248,8 +247,7 @@ class NetworkChecker {
 
 // Simulates the window of one replica to find deadlocks. If one order of actions is possible, all
 // are. The exchanges form one list, so that processes that follow it never wait for each other in a
-// circle. The same holds for replicas in their collectives, because all replicas run the same
-// lists.
+// circle. The same holds for replicas at collectives, because all replicas run the same lists.
 class Rehearsal {
  public:
   explicit Rehearsal(const Program& program)

@@ -74,8 +74,7 @@ class ReplicaChecker {
     }
   }
 
-  // Rejects several replicas, because a replica does not know to which rows the others added
-  // gradients.
+  // Rejects several replicas, because none knows to which rows the others added gradients.
   void check_alone() const {
     if (num_replicas_ == 1) return;
     throw Error("Segment '" + segment_.name + "' updates single rows, which one replica can do, " +

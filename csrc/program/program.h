@@ -49,8 +49,7 @@ enum class Control {
   kOwnPiece,    // selects the replica's entry of the first dimension
 };
 
-// Returns the kind of an operator; operators of `poptorch_emu` other than `kOperator` have no
-// kernels.
+// Returns the kind of an operator; those of `poptorch_emu` other than `kOperator` have no kernel.
 Control control_of(const c10::OperatorHandle& op);
 
 // Result of an instruction of kind `kCollective` on each replica. `kAllGather` stacks the values of
@@ -86,8 +85,7 @@ struct CollectiveId {
 };
 
 // Code inside an instruction, with its own registers. Its parameters are the tensors in the lists
-// of the instruction. A loop passes carried values, one row of each scanned value, and captured
-// values.
+// of the instruction. A loop passes carried values, rows of scanned values, and captured values.
 struct Body {
   std::string name;
   int64_t num_registers = 0;
@@ -206,8 +204,7 @@ struct Segment {
   std::vector<AccumulatorId> reductions = {};
   // Exchanges with other processes, in this order: sums for all processes; sums of which each
   // process receives its replicas' parts; sharded sums to assemble; variables whose parts were
-  // assigned. A segment with exchanges is in the network's row of the schedule and does nothing
-  // else.
+  // assigned. A segment with exchanges is in the network's row of the schedule and does only that.
   std::vector<AccumulatorId> exchanges = {};
   std::vector<AccumulatorId> scatters = {};
   std::vector<AccumulatorId> gathered_sums = {};
@@ -359,8 +356,7 @@ struct Program {
   void check_collectives() const;
   void check_preparations() const;
 
-  // Throws `Error` if a valid program cannot run on this many replicas, in a single process or in
-  // one of several.
+  // Throws `Error` if a valid program cannot run on this many replicas of one or more processes.
   void check_replicas(int64_t num_replicas, bool has_peers = false) const;
 
   // Returns a readable listing of the program.

@@ -180,8 +180,7 @@ class SegmentChecker {
     }
   }
 
-  // Returns whether a sum is exchanged with other processes; each process may have a single
-  // replica.
+  // Returns whether a sum is exchanged with other processes, each of which may have one replica.
   bool is_exchanged(AccumulatorId id) const {
     return std::any_of(program_.segments.begin(), program_.segments.end(),
                        [id](const Segment& segment) {
@@ -201,8 +200,7 @@ class SegmentChecker {
     }
   }
 
-  // Checks a sum to which rows are added; a sum that does not track rows accepts dense gradients
-  // only.
+  // Checks a sum to which rows are added; some sums accept dense gradients only.
   void check_rows(const AccumulateRows& rows, const std::string& where) const {
     check_addition(rows.accumulator, where);
     const Accumulator& sum = program_.accumulators[rows.accumulator.value];

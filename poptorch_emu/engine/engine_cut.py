@@ -2,8 +2,7 @@
 
 Recomputation changes no bit and saves memory on an IPU. The host has more memory, so the engine
 keeps the activations. It recomputes only if the stashes do not fit, or if the user asks for it.
-`rewrites/table.py` lists the other changes to the graph; `layout/` holds the changes within a
-segment.
+`rewrites/table.py` lists other changes to the graph; `layout/` holds changes within a segment.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from poptorch_emu.segments.segmented_graph import cut
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.parts.update_plan import plan_update
 
-# Assumed: the other half is needed for weights, workspaces and the user's own data.
+# Maximum share of free memory for stashes. Assumed: weights and other data need the rest.
 _LARGEST_SHARE = 0.5
 
 

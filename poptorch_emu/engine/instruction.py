@@ -15,14 +15,14 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# A tensor of the engine may have other strides than in the graph. A view may be impossible then,
+# Operators that replace views. If strides differ from those in the graph, a view may be impossible,
 # and `reshape` copies.
 SAFE_TWINS = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }
 
-# These operators copy permuted dimensions in tiles, which is faster and has the same result.
+# Operators that copy permuted dimensions in tiles, which is faster and has the same result.
 _ours = torch.ops.poptorch_emu
 _TILED_TWINS = {
     aten.clone.default: _ours.clone.default,

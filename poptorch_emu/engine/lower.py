@@ -97,8 +97,7 @@ class Lowering:
             variable.name, list(variable.shape), variable.dtype, variable.is_per_replica
         )
         self.program.group_variable(index, variable.group_of_replica)
-        # With several processes, each one holds the whole variable, so that one can write a
-        # checkpoint.
+        # Each of several processes holds the whole variable, so that one can write a checkpoint.
         if variable.is_sharded and not self._config.is_distributed:
             self.program.shard_variable(index)
         self.variables[variable.name] = replace(variable, index=index)
@@ -238,8 +237,7 @@ class Lowering:
 
     def _emit_updates(self, plan: UpdatePlan) -> None:
         indices: dict[str, int] = {}
-        # With floating-point checks, operations are not fused, because the engine checks after each
-        # one.
+        # Operations are not fused if floating-point numbers are checked after each one.
         is_looked_at = self._config.checks_floating_point
         self._updates_in_place = not is_looked_at and can_update_in_place(plan)
         for ipu, parts in enumerate(plan.parts):

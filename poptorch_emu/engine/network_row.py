@@ -46,8 +46,7 @@ class NetworkRow:
     Attributes:
         sums: gradients that are added to sharded sums, by port.
         collectives: names of the collectives of a segment, in order, by port.
-        indices: numbers of the program's segments that carry out these exchanges, in order, by
-            port.
+        indices: numbers of the program's segments for these exchanges, in order, by port.
     """
 
     def __init__(self, config: CompileConfig) -> None:
@@ -77,8 +76,7 @@ class NetworkRow:
     def entries(self, schedule: Schedule) -> list[tuple[int, int]]:
         """Returns pairs of segment and micro-batch in the order of the schedule's slots.
 
-        Each value is exchanged in the slot that computes it, so that no process waits for a later
-        slot.
+        Each value is exchanged in the slot that computes it, so that nobody waits for later slots.
         """
         return [
             (index, turn)

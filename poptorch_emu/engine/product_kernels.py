@@ -51,8 +51,7 @@ class Processor:
     Attributes:
         vendor: vendor name as Linux reports it; `None` if the host does not report one.
         vector_bits: width of the vectors that PyTorch's libraries use, in bits.
-        own_vector_bits: vector width for which the engine's kernels were compiled, in bits; 0 if
-            none.
+        own_vector_bits: vector width in bits for which our kernels were compiled; 0 if none.
         has_mkl: whether PyTorch was built with MKL.
         has_onednn: whether PyTorch was built with oneDNN.
     """
@@ -170,8 +169,7 @@ class Row:
 
 _AMD, _INTEL = "AuthenticAMD", "GenuineIntel"
 
-# Small matrices stay in the cache of a core and are multiplied in place. The depth is at most one
-# block.
+# Small matrices are multiplied in a core's cache, without packing; the depth is at most one block.
 _SMALL = Limits(
     rows=_from(2),
     inputs=range(1, 257),

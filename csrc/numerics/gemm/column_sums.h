@@ -9,8 +9,7 @@
 namespace poptorch_emu {
 
 // Sums of the columns of a float32 matrix, for the gradients of biases. The order of additions
-// depends only on the number of rows: rows are added up in groups, groups in blocks, and blocks one
-// after the other.
+// depends only on the number of rows: groups of rows are added up in blocks, and blocks in turn.
 
 constexpr int64_t kSumGroup = 16;
 constexpr int64_t kSumBlock = 256;

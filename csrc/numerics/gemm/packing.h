@@ -45,8 +45,7 @@ struct Panels {
 template <int64_t kWidth>
 POPTORCH_EMU_INLINE void pack(const Matrix& matrix, int64_t depth, const Panels& panels,
                               int64_t begin, int64_t end, float* packed, float* sums) {
-  // A few rows are read at a time, while the next few are prefetched, because rows may be far
-  // apart.
+  // A few rows are read at a time and the next few prefetched, because rows may be far apart.
   constexpr int64_t kRowsAtOnce = kSumGroup;
   for (int64_t first = 0; first < depth; first += kRowsAtOnce) {
     const int64_t last = std::min(first + kRowsAtOnce, depth);

@@ -20,8 +20,7 @@ using packing::Side;
 
 // Depth of a block, whose products are summed before they are added to the result.
 constexpr int64_t kBlockDepth = kSumBlock;
-// Stride of copied rows of the left matrix, so that the rows of a tile start in different cache
-// sets.
+// Stride of copied rows of the left matrix; the rows of a tile start in different cache sets.
 constexpr int64_t kRowStride = kBlockDepth + 16;
 
 // Block sizes of a product for one vector width.

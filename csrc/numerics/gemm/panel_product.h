@@ -9,8 +9,7 @@ namespace poptorch_emu::panels {
 // Products of large float32 matrices by a kernel of ours, for processors with AVX2 or AVX-512. The
 // right matrix is packed in panels and the left one in tiles of rows; a micro-kernel multiplies a
 // tile with a panel. Each number is summed in the order of the depth, in blocks of `kSumBlock` that
-// are added one after the other. No bit depends on the vector width, the number of threads or
-// memory addresses.
+// are added in turn. No bit depends on vector width, number of threads or memory addresses.
 
 // The left matrix (m, depth): a row-major matrix, or its transpose.
 struct Left {
@@ -39,8 +38,7 @@ struct Result {
 packing::Panels panels_of(int64_t n);
 
 // Multiplies two matrices; requires vectors (`vectors::width`). If `left_sums` is not null, it
-// receives the sums of the rows of a transposed left matrix, (m). A thread keeps up to 1.3 MB of
-// buffers.
+// receives the row sums of a transposed left matrix, (m). A thread keeps buffers of up to 1.3 MB.
 void multiply(const Left& left, int64_t m, const Right& right, int64_t n, int64_t depth,
               const Result& result, float* left_sums);
 

@@ -22,9 +22,8 @@ class CallInputs {
   void end_call() { inputs_.clear(); }
 
   const at::Tensor& whole(InputId id) const { return inputs_[id.value]; }
-  // Returns the rows of an input that the task reads: the blocks of its micro-batches one after the
-  // other, or the whole input if it is not batched. `whole` is the input, or another tensor in the
-  // same memory.
+  // Returns the rows of an input that the task reads: the blocks of its micro-batches, or the whole
+  // input if it is not batched. `whole` is the input, or another tensor in the same memory.
   at::Tensor rows(InputId id, const at::Tensor& whole, const Task& task) const;
 
  private:

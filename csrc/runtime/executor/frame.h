@@ -30,8 +30,7 @@ struct SumAccess {
 // Returns the micro-batches of an action as text, for messages.
 std::string micro_batches_text(const Program& program, const Segment& segment, int64_t micro_batch);
 
-// Runs the instructions of one segment on one virtual IPU. It owns the registers and is used by one
-// thread at a time.
+// Runs a segment's instructions on one virtual IPU, on one thread at a time. Owns the registers.
 //
 // A segment has one frame for each lane. Frames other than the first have their own tensors and
 // argument lists in the same memory. Otherwise two cores that change the reference count of a

@@ -175,8 +175,7 @@ void Interpreter::forget_replaced() {
 
 Outcome Interpreter::run(Task& task, const std::function<bool()>& may_store) {
   try {
-    // A task with collectives uses no arena: its worker runs other tasks during a wait, which would
-    // overwrite it.
+    // A task with collectives uses no arena, because other tasks would overwrite it during a wait.
     if (has_collectives_[task.action.segment.value]) return carry_out(task, may_store);
     const auto scope =
         state_.tensors.open(task.action.segment, task.replica, task.lane, task.worker);

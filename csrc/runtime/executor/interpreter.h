@@ -23,8 +23,7 @@ namespace poptorch_emu {
 struct Callbacks {
   // Calls a host function.
   HostCaller call_host;
-  // Waits until `holds` returns true after changes by other workers. Returns false if the call ends
-  // first.
+  // Waits until `holds` returns true by changes of other workers; returns false if the call ends.
   std::function<bool(const std::function<bool()>& holds)> wait_until;
   // Reports a change for which other workers may wait.
   std::function<void()> notify;

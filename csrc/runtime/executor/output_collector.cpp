@@ -31,8 +31,7 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
   const int64_t index = (is_sum_ ? 0 : micro_batch / period_) * num_replicas_ + replica;
   const bool is_added = is_sum_ && micro_batch > 0;
   if (!is_added && piece.scalar_type() == result_.scalar_type()) {
-    // Copies bytes, because a view would change the result's reference count, for which cores would
-    // wait.
+    // Copies bytes, because several cores would wait for the reference count that a view changes.
     const size_t num_bytes = piece.nbytes();
     if (num_bytes == 0) return index;
     void* const target = static_cast<char*>(result_.data_ptr()) + index * num_bytes;

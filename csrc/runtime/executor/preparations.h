@@ -19,9 +19,8 @@ namespace poptorch_emu {
 //
 // A preparation with lifetime `kCall` runs before a call. One with lifetime `kWindow` runs when a
 // micro-batch first reads it, and later reuses its memory. If an update changes the weight in
-// place, the preparation runs again immediately, because a small weight is still in the cache.
-// Otherwise it runs when it is read in a later window, because an assigned weight may be rolled
-// back.
+// place, it runs again immediately, because a small weight is still in the cache. Otherwise it runs
+// when a later window reads it, because an assigned weight may be rolled back.
 //
 // This class owns one frame for each copy of the variable that a preparation loads. No variable of
 // a preparation changes while micro-batches read the values.

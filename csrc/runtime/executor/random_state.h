@@ -16,8 +16,7 @@ namespace poptorch_emu {
 // the order of actions.
 class RandomState {
  public:
-  // `first_replica` is the index of this process's first replica among the replicas of all
-  // processes.
+  // `first_replica` is the index of this process's first replica among those of all processes.
   RandomState(const Program& program, int64_t first_replica);
 
   std::pair<int64_t, int64_t> get() const { return {seed_, counter_}; }

@@ -32,14 +32,12 @@ class ResultStream {
 
   bool is_open() const { return is_open_; }
 
-  // Called by the thread that runs the call. Throws `Error` if steps do not divide its
-  // micro-batches.
+  // Called by the thread that runs the call. Throws `Error` unless steps divide its micro-batches.
   void begin_call(int64_t num_micro_batches, int64_t num_replicas);
   void end_call();
 
   // Called by any worker after an action of the segment has added its pieces to `outputs`, with its
-  // first micro-batch of the call. Micro-batches may arrive in any order. Steps are delivered in
-  // order.
+  // first micro-batch of the call. Micro-batches arrive in any order; steps are delivered in order.
   void add_pieces(const Segment& segment, int64_t micro_batch,
                   const std::vector<OutputCollector>& outputs);
   // Returns whether the maximum number of results waits. False if the stream is not open.
@@ -54,8 +52,7 @@ class ResultStream {
   // Returns all complete results.
   TakenResults take_all();
   // Waits for `linger` or the end of the call, then for a result, and returns all. A caller that
-  // need not react immediately is thus woken less often. Returns nothing in the same cases as
-  // `take`.
+  // need not react immediately is thus woken less often. May return nothing, like `take`.
   TakenResults wait_for_all(std::chrono::microseconds linger);
   void end();
 

@@ -22,9 +22,8 @@ class Accumulators {
 
   GradientSum& operator[](AccumulatorId id) { return sums_[id.value]; }
 
-  // Replaces these sums by the sums over the replicas of all processes, as exchange `number` of a
-  // window. Sharded sums use the accumulators' own numbers. Throws `Error` when another process
-  // fails.
+  // Replaces these sums by those over the replicas of all processes, as exchange `number` of a
+  // window. Sharded sums use the numbers of accumulators. Throws `Error` if another process fails.
   void exchange(const std::vector<AccumulatorId>& ids, int64_t number);
   // Same as `exchange`, but only the parts of the replicas here become sums.
   void scatter(const std::vector<AccumulatorId>& ids, int64_t number);

@@ -10,8 +10,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Returns the random state of another replica, so that the bits do not depend on the replica that
-// arrives last.
+// Returns another replica's random state, so that no bit depends on the replica that comes last.
 at::Tensor with_replica(const at::Tensor& rng, int64_t replica) {
   if (!rng.defined()) return rng;
   at::Tensor other = rng.clone();

@@ -48,8 +48,7 @@ class GradientSum {
   // total after the parts of other processes have arrived.
   at::Tensor begin_whole();
 
-  // Returns the sum over the replica's group, or its part of it. A group of several members must be
-  // reduced first.
+  // Return the sum over the replica's group, or its part of it; the group must be reduced first.
   at::Tensor total(int64_t replica);
   at::Tensor total_shard(int64_t replica);
 
@@ -82,8 +81,7 @@ class GradientSum {
 
   std::deque<ReplicaSum> sums_;  // indexed by replica
   std::vector<Member> members_;  // indexed by replica
-  // Protects the members below, and sums of rows, which several parts of an update may read in
-  // parallel.
+  // Protects the members below, and sums of rows, which parts of an update may read in parallel.
   std::mutex mutex_;
   // Contributions to a sharded sum for one micro-batch, by replica, and their number.
   std::vector<at::Tensor> arrived_;

@@ -19,8 +19,7 @@ class RowSum {
   // index. Rows with the same index are first added to each other, in order, which gives the bits
   // of adding a dense gradient. Throws `Error` for an index out of range, and then adds nothing.
   //
-  // `rows` is float32 or float16 [..., width] with any strides, also expanded; `indices` is int64
-  // or int32 [...].
+  // `rows` is float32 or float16 [..., width] with any strides; `indices` is int64 or int32 [...].
   void add(const at::Tensor& rows, const at::Tensor& indices, int64_t num_rows,
            int64_t padding_index);
 
@@ -40,8 +39,7 @@ class RowSum {
   bool is_begun() const { return num_rows_ > 0; }
   // Returns the indices of the stored rows, each once; int64 [rows].
   at::Tensor indices();
-  // Returns the sums of these rows, float32 [rows, width]. Valid until rows are added or the next
-  // sum begins.
+  // Returns the sums of these rows, float32 [rows, width], valid until the next addition or sum.
   at::Tensor values();
   // Returns the summands, for a caller that adds them up itself.
   const RowSummands& summands() const { return summands_; }

@@ -28,8 +28,7 @@ class SummandOrder {
       return false;
     }
     // A thread that has kept a summand checks whether its turn has come, and a thread that has
-    // added one checks for the next. One of the two threads therefore sees a summand whose turn
-    // comes meanwhile.
+    // added one checks for the next. One of the two thus sees a summand whose turn comes meanwhile.
     int64_t number = next_;
     for (Kept* kept = take(number); kept != nullptr; kept = take(number)) {
       add(kept->first, kept->second, number);

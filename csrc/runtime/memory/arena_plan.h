@@ -14,8 +14,7 @@ struct Allocation {
   int64_t num_bytes;
 };
 
-// Offsets of allocations in one block of memory. Allocations that are needed at the same time share
-// no byte.
+// Offsets of allocations in one block. Those that are needed at the same time share no byte.
 struct OffsetPlan {
   std::vector<int64_t> offsets;  // indexed by allocation; multiples of 64 bytes
   int64_t num_bytes = 0;         // size of the block
@@ -26,9 +25,8 @@ struct OffsetPlan {
 // https://arxiv.org/pdf/2001.03288.
 OffsetPlan plan_offsets(const std::vector<Allocation>& allocations);
 
-// Memory plan of a segment's run, from the allocations of a recorded run in order. An allocation
-// that is released before the end of the run has a place in the arena; the others come from the
-// pool.
+// Memory plan of a segment's run, from the allocations of a recorded run in order. Allocations that
+// are released within the run have a place in the arena; the others come from the pool.
 struct ArenaPlan {
   static constexpr int64_t kEndOfRun = INT64_MAX;
   static constexpr int64_t kFromPool = -1;

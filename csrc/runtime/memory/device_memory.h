@@ -23,8 +23,7 @@ class DeviceMemory {
  public:
   DeviceMemory(const Program& program, const Replicas& replicas);
 
-  // Copies a whole host tensor to the replica's copy. Throws `Error` if its shape or type is not
-  // the variable's.
+  // Copies a whole host tensor to the replica's copy. Throws `Error` for a wrong shape or type.
   void write(VariableId id, int64_t replica, const at::Tensor& value);
   // Returns a new tensor with the whole variable.
   at::Tensor read(VariableId id, int64_t replica) const;

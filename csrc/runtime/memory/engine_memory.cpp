@@ -33,8 +33,7 @@ void report(void* data, int64_t num_bytes) {
 
 }  // namespace
 
-// Describes how a piece of memory is released, and lies directly before it. Either `block` or
-// `flags` is set.
+// Says how to release the piece of memory directly after it. Either `block` or `flags` is set.
 struct SegmentMemory::Header {
   // Block and pool, for memory from the pool.
   std::unique_ptr<Block> block = nullptr;

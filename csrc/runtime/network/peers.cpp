@@ -51,8 +51,7 @@ Peers::MessagePtr Peers::receive(const at::Tensor& tensor, int64_t from, int64_t
   });
 }
 
-// Begins a message. A thread that cancels meanwhile finds the message in the list, or it is
-// rejected here.
+// Begins a message. A cancelling thread finds it in the list, or the message is rejected here.
 Peers::MessagePtr Peers::begin(const at::Tensor& tensor, int64_t peer, const Start& start) {
   check_not_cancelled();
   const auto message = std::make_shared<Message>(Message{tensor, peer, nullptr});

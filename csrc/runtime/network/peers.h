@@ -29,8 +29,7 @@ class Peers {
   int64_t process() const;
   int64_t num_processes() const;
 
-  // Start to send or receive a contiguous tensor. Messages with the same pair and tag arrive in
-  // order.
+  // Start to send or receive a contiguous tensor. Messages of a pair and tag arrive in order.
   MessagePtr send(const at::Tensor& tensor, int64_t to, int64_t tag);
   MessagePtr receive(const at::Tensor& tensor, int64_t from, int64_t tag);
   // Throws `Error` when the other process has exited or does not answer, or after `cancel`.

@@ -202,8 +202,7 @@ void Ring::begin_own(const Packet& packet) {
   send(packet, num_local_ - 1);
 }
 
-// Adds the values of all replicas of this process to the arrived values, if any, and sends the
-// sums.
+// Adds the values of all replicas here to the arrived values, if any, and sends the sums.
 void Ring::add_passing(const Packet& packet, const at::Tensor* arrived) {
   int64_t offset = 0;
   for (const Range& range : packet.ranges) {

@@ -85,8 +85,7 @@ class Ring {
   void gather_blocks();
   void store(const Packet& packet, const at::Tensor& arrived);
 
-  // Calls `use(arrival, buffer)` for each arrival in order, while some of the next ones are
-  // received.
+  // Calls `use(arrival, buffer)` for each arrival in order, while the next ones are received.
   template <typename Use>
   void receive_all(const std::vector<Arrival>& arrivals, bool may_stay, const Use& use);
   Transfer receive(const Packet& packet, bool may_stay);

@@ -9,8 +9,7 @@
 namespace poptorch_emu {
 
 // One collective, with the parts that replicas gave and the results that they have not read. A
-// replica that gave its part waits for the others, so that it can be at most one micro-batch ahead.
-// Not synchronised.
+// replica waits after its part, so that it is at most one micro-batch ahead. Not synchronised.
 class CollectiveQueue {
  public:
   // `is_relayed` says whether the network's row reads the parts and supplies the results. Otherwise

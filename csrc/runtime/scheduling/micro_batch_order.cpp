@@ -8,8 +8,7 @@
 namespace poptorch_emu {
 namespace {
 
-// Returns whether each link of a micro-batch segment connects two such segments and carries whole
-// values.
+// Returns whether links of micro-batch segments only connect these and carry whole values.
 bool links_stay_inside(const Program& program) {
   const auto is_inside = [&](SegmentId id) {
     return program.at(id).kind == SegmentKind::kMicroBatch;

@@ -35,8 +35,7 @@ class MicroBatchRunner {
   // Drops the micro-batches in flight, after an error.
   void clear();
 
-  // Called by the worker alone: whether it has a micro-batch in flight, and when the last one
-  // began.
+  // Called by the worker alone: whether it has a micro-batch, and when the last one began.
   bool has_micro_batch(int64_t worker) const { return workers_[worker]->flight.has_value(); }
   int64_t begun_ns(int64_t worker) const { return workers_[worker]->begun_ns; }
   // Returns whether the next action of the worker's micro-batch can begin.

@@ -35,8 +35,7 @@ struct SchedulerOptions {
 // workers. While one worker alone runs a window, as `WorkerChoice` may decide, the others rest.
 //
 // The scheduler owns the lists, the micro-batches in flight and the error of the call, behind one
-// lock that no other class uses. It calls the host calls and the stream, whose locks are taken
-// after it.
+// lock that no other class uses. Locks of the host calls and the stream are taken after it.
 class Scheduler {
  public:
   // Next step of a worker after a task.

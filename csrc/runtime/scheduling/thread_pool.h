@@ -9,8 +9,7 @@
 namespace poptorch_emu {
 
 // Threads that work together in runs. Between runs they spin for a while and then sleep. Worker 0
-// is the thread that calls `run`. The others start when they are first called; a forked child
-// starts its own.
+// is the thread that calls `run`. The others start at their first call, also in a forked child.
 class ThreadPool {
  public:
   // `work` is called with a worker's index. It must not throw.

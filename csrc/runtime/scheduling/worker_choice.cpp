@@ -21,8 +21,7 @@ constexpr int64_t kFewBetween = 16;
 constexpr int64_t kMostBetween = 4096;
 // Maximum time between trials, because other work on the computer comes and goes sooner.
 constexpr int64_t kMostBetweenNs = 2'000'000'000;
-// Relative difference of typical windows that counts, as a divisor; without other work windows
-// differ less.
+// Typical windows that differ by less than 1 / kMargin count as equally fast.
 constexpr int64_t kMargin = 8;
 constexpr int64_t kFewest = 4;
 

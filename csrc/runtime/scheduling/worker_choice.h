@@ -10,9 +10,8 @@ namespace poptorch_emu {
 //
 // Handing over actions of about ten microseconds may cost more time than a second worker saves.
 // Threads that share an operation wait for the slowest one, for example if its core has other work.
-// Both ways are therefore measured. The other way is tried now and then, less often the longer a
-// choice has held, but soon after windows have become longer than those of the other way. Not
-// synchronised.
+// Both ways are therefore measured. The other way is tried less often the longer a choice has held,
+// but soon after windows have become longer than those of the other way. Not synchronised.
 class WorkerChoice {
  public:
   enum class Among { kNothing, kShortActions, kAllActions };

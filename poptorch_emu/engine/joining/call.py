@@ -54,7 +54,7 @@ class Call:
     """An operation of one micro-batch, with the forms of its arguments."""
 
     def __init__(self, node: fx.Node, count: int, form_of: Callable[[fx.Node], Result]) -> None:
-        """Stores an operation, the number of joined micro-batches and a function for forms."""
+        """Stores an operation, the number of micro-batches and the function for a node's form."""
         self.node, self.count = node, count
         self._form_of = form_of
         self.arguments = arguments_of(node)

@@ -64,12 +64,11 @@ class _Forms:
     Attributes:
         shared: the value, if it is the same for all micro-batches.
         place: place of the rows, if the value was first computed as rows.
-        rows: tensors of all rows by place, with the stage that joined them if the value has none.
-        pieces: one value for each micro-batch, by the stage that cut them out of the rows; the key
-            `None` stands for pieces that were computed one by one.
+        rows: tensor with all rows, by place; and by reading stage if the value has no stage itself.
+        pieces: one value for each micro-batch, by the stage that cut them out of the rows, or
+            `None` if they were computed one by one.
         total: the sum over the micro-batches.
-        plan: the way in which the operation computes rows or the sum at once; `None` if it does
-            not.
+        plan: the way in which the operation computes rows or the sum at once, if it can.
     """
 
     shared: fx.Node | None = None
@@ -192,8 +191,7 @@ class _Joiner:
                     raise NotByRowsError
 
     def _is_linear(self, node: fx.Node) -> bool:
-        # Adding a number is not linear: the sum over micro-batches contains it once for each of
-        # them.
+        # Adding a number is not linear, because the sum contains it once for each micro-batch.
         has_tensors = all(isinstance(each, fx.Node) for each in node.args[:2])
         return node.target in _LINEAR or node.target is aten.add.Tensor and has_tensors
 

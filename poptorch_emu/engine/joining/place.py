@@ -13,8 +13,7 @@ import torch
 class Place:
     """The position of pieces of one shape in the tensor that joins them.
 
-    Dimension `dim` of a piece is split as (..., outer, inner, ...), and that of the joined tensor
-    as
+    Dimension `dim` of a piece is split as (..., outer, inner, ...), and of the joined tensor as
     (..., outer, pieces, inner, ...). With `outer` 1 the pieces lie one after the other.
     """
 
@@ -48,8 +47,7 @@ class Place:
                 found.append(Place(dim, outer))
             passed *= size
         # If several dimensions qualify, a piece of one row is best in a dimension of length 1, and
-        # a longer piece in a longer dimension. A place that splits a whole dimension of a piece
-        # comes last.
+        # a longer piece in a longer one. A place that splits a whole dimension comes last.
         is_single = piece[self.dim] == 1
         return min(
             found,

@@ -39,7 +39,7 @@ def joined_form(call: Call) -> Joined:
 
 
 def _elementwise(call: Call) -> Joined:
-    """Aligns shapes at the last dimension; a broadcast argument without own rows stays shared."""
+    """Rule for pointwise operations, which align shapes at the last dimension."""
     names = [name for name in vars(call.arguments) if call.nodes(name)]
     require(all(len(call.nodes(name)) == 1 for name in names))
     require(all(value.shape == call.out for value in call.results))
@@ -97,7 +97,7 @@ def _reduced(call: Call, is_sum: bool = False, results: int = 1) -> Joined:
 
 
 def _product(call: Call) -> Joined:
-    """Covers (rows, k) @ (k, n) and its transpose; the result is a sum if both have the rows."""
+    """Rule for products of matrices; if both have the rows, the result is a sum over them."""
     if call.is_shared("mat2"):
         place = call.place("self")
         require(place.dim == 0)
@@ -116,7 +116,7 @@ def _product(call: Call) -> Joined:
 
 
 def _product_and_row(call: Call) -> Joined:
-    """Covers (rows, k) @ (k, n) plus a row of n numbers."""
+    """Rule for (rows, k) @ (k, n) plus a row of n numbers."""
     place = call.place("mat1")
     bias = call.shape("self")
     is_row = len(bias) == 1 or bias[0] == 1 < call.out[0]
@@ -125,7 +125,7 @@ def _product_and_row(call: Call) -> Joined:
 
 
 def _products(call: Call) -> Joined:
-    """Covers a product for each element of the first dimension, or one with a shared matrix."""
+    """Rule for batched products; one of the matrices may be shared by all micro-batches."""
     forms = [call.form("self"), call.form("mat2")]
     if Form.SHARED in forms:
         name, dim = ("self", 1) if forms[1] is Form.SHARED else ("mat2", 2)
@@ -190,7 +190,7 @@ def _group_norm_backward(call: Call) -> Joined:
 
 
 def _batch_norm(call: Call) -> Joined:
-    """Covers fixed statistics only; the saved statistics among the results are empty then."""
+    """Rule for batch norm with fixed statistics, for which the saved statistics are empty."""
     place = call.place("input")
     require(place.dim == 0 and not call.arguments.training)
     return Joined({"input": place}, (place, Form.PIECES, Form.PIECES))

@@ -65,21 +65,21 @@ def _matrix_transpose(call: Call) -> Joined:
 
 
 def _select(call: Call) -> Joined:
-    """Covers one index of another dimension, or all of its indices."""
+    """Rule for selecting one index, or all indices, of a dimension without rows."""
     place, dim = call.place("self"), call.along(call.arguments.dim)
     require(dim != place.dim)
     return Joined({"self": place}, (place.moved(-(dim < place.dim)),) * call.num_results)
 
 
 def _slice(call: Call) -> Joined:
-    """Covers one part of another dimension, or all of its parts."""
+    """Rule for slicing one part, or all parts, of a dimension without rows."""
     place = call.place("self")
     require(call.along(call.arguments.dim) != place.dim)
     return Joined({"self": place}, (place,) * call.num_results)
 
 
 def _together(name: str) -> Rule:
-    """Returns a rule for concatenation in another dimension; `name` is the list argument."""
+    """Returns a rule for concatenation in a dimension without rows; `name` is the argument."""
 
     def rule(call: Call) -> Joined:
         place = call.place(name)
@@ -97,7 +97,7 @@ def _stack(call: Call) -> Joined:
 
 
 def _whole_again(call: Call) -> Joined:
-    """Covers the gradient of a part, which is padded with zeros to the whole."""
+    """Rule for gradients of selections and slices, which pad a part with zeros."""
     sizes, place = call.arguments.input_sizes, call.place("grad_output")
     dim = call.arguments.dim % len(sizes)
     is_select = call.node.target is aten.select_backward.default

@@ -267,8 +267,7 @@ class _Editor:
 
         Args:
             register: register of the value.
-            is_join: whether the source must be a joined gradient; otherwise the moves must contain
-                a copy.
+            is_join: whether the source must be a joined gradient; if not, some move must copy.
         """
         chain: list[Instruction] = []
         is_alone, has_copy = True, False
@@ -305,7 +304,7 @@ class _Editor:
                 found = found.viewed(self._shapes[move.outputs[0]])
         return found
 
-    # Writing of instructions.
+    # Functions that write instructions.
 
     def _new(self, shape: Sequence[int]) -> int:
         register = self._code.new_register()

@@ -55,8 +55,7 @@ def fuse(code: Segment, places: Mapping[int, int] | None = None) -> Segment:
 
     Args:
         code: code of an update.
-        places: register that each result overwrites, by the result's register; other results are
-            new tensors.
+        places: register that each result overwrites, by the result's register, unless it is new.
     """
     kept = code.kept_registers()
     single = _without_repetitions(_instructions(code, kept, places or {}), kept)

@@ -2,8 +2,7 @@
 
 PyTorch's loss expects the classes in the second dimension. A linear layer returns them in the last
 dimension, so programs transpose its result. `compute_losses_by_rows` computes the log-softmax, the
-loss and their gradients on the untransposed rows. No row is copied, and views restore the shapes of
-the results.
+loss and their gradients on the untransposed rows; no row is copied, and views restore the shapes.
 
 For the gradient of the scores, PyTorch first computes the gradient of the log-probabilities. That
 tensor is as large as the scores and is zero except for one class in each row. `fuse_loss_gradients`
@@ -33,8 +32,7 @@ _ROWS_LOSS = aten.nll_loss_forward.default
 _ROWS_LOSS_BACKWARD = aten.nll_loss_backward.default
 _BOTH_BACKWARD = torch.ops.poptorch_emu.cross_entropy_backward.default
 _NO_REDUCTION = 0
-# Minimum number of log-probabilities for the fused kernel: smaller tensors stay in a core's cache
-# anyway.
+# Minimum number of log-probabilities for the fused kernel, because fewer stay in a core's cache.
 _FEWEST_NUMBERS = 2**16
 
 
@@ -77,8 +75,7 @@ class _Loss:
         self._to_rows = [*(each for each in range(num_dims) if each != dim), dim]
         self._from_rows = [self._to_rows.index(each) for each in range(num_dims)]
 
-        # A loss may read the classes through a view, for example one that adds a dimension of
-        # length 1.
+        # A loss may read the classes through a view that adds a dimension of length 1.
         seen = [softmax, *(user for user in softmax.users if user.target in VIEWS)]
         self._gradients = [
             user
