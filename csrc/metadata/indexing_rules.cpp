@@ -18,7 +18,7 @@ Tensor as_plain(const Tensor& self) {
   return dense(self.sizes(), self.scalar_type());
 }
 
-// ---------------------------------------------------------------------------------- whole tensors
+// Rules for whole tensors.
 
 Tensor filled_with(const Tensor& self, const Scalar& value) {
   only_if(at::canCast(value.type(), self.scalar_type()));
@@ -41,7 +41,7 @@ Tensor copy(const Tensor& self, const Tensor& source, bool) {
   return strided(self.sizes(), self.strides(), self.scalar_type());
 }
 
-// -------------------------------------------------------------------------------- parts by places
+// Rules for writes to parts at given positions.
 
 Tensor select_scatter(const Tensor& self, const Tensor& source, int64_t dim, int64_t index) {
   only_if(self.scalar_type() == source.scalar_type());
@@ -63,7 +63,7 @@ Tensor diagonal_backward(const Tensor& gradient, IntArrayRef sizes, int64_t offs
   return made;
 }
 
-// -------------------------------------------------------------------------------- parts by indices
+// Rules for parts that indices select.
 
 // Rule for indexing by integers. A mask is rejected, because the result's size depends on values.
 Tensor chosen(const Tensor& self, const Indices& indices) {
@@ -100,7 +100,7 @@ Tensor index_fill(const Tensor& self, int64_t dim, const Tensor& index, const Sc
   return as_plain(self);
 }
 
-// ------------------------------------------------------------------------------------ other orders
+// Rules for repetition and other orders of elements.
 
 Tensor flip(const Tensor& self, IntArrayRef dims) {
   std::vector<int64_t> places;

@@ -14,7 +14,7 @@ bool are_alike(const Tensor& x, const Tensor& y) {
   return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type();
 }
 
-// ----------------------------------------------------------------------------------------- losses
+// Rules for losses.
 
 // Rule for losses: one number for each element, or a single number after a reduction.
 Tensor loss(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
@@ -55,7 +55,7 @@ Tensor bent_loss_backward(const Tensor& gradient, const Tensor& self, const Tens
   return loss_backward(gradient, self, target, std::nullopt, reduction);
 }
 
-// ------------------------------------------------------------------------------------ activations
+// Rules for activations and their gradients.
 
 // Rule for log-sigmoid, whose second result only the gradient reads.
 std::tuple<Tensor, Tensor> log_sigmoid(const Tensor& self) {

@@ -12,7 +12,7 @@ namespace {
 using Two = std::tuple<Tensor, Tensor>;
 using OptionalScalar = std::optional<Scalar>;
 
-// --------------------------------------------------------------------------------- whole tensors
+// Rules for whole tensors.
 
 // Rule for `torch.sum` and `torch.prod`.
 Tensor sum(const Tensor& self, OptionalType dtype) {
@@ -32,7 +32,7 @@ Tensor one_of(const Tensor& self) {
   return dense({}, self.scalar_type());
 }
 
-// ------------------------------------------------------------------------------ along dimensions
+// Rules for reductions along dimensions.
 
 // Rule for standard deviation and variance, whose metadata is that of a mean.
 Tensor deviation(const Tensor& self, at::OptionalIntArrayRef dim, const OptionalScalar&,
@@ -70,7 +70,7 @@ Two sort(const Tensor& self, int64_t dim, bool is_descending) {
   return at::meta::sort(self, /*stable=*/false, dim, is_descending);
 }
 
-// --------------------------------------------------------------------------------------- products
+// Rules for products.
 
 Tensor mv(const Tensor& self, const Tensor& vector) {
   only_if(self.dim() == 2 && vector.dim() == 1 && self.size(1) == vector.size(0));

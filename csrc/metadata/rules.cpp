@@ -24,7 +24,7 @@
 namespace poptorch_emu::metadata {
 namespace {
 
-// ---------------------------------------------------------------------------- element by element
+// Rules for elementwise operations.
 
 Tensor relu(const Tensor& self) {
   only_if(self.scalar_type() != at::kBool);
@@ -127,7 +127,7 @@ Tensor masked_fill_tensor(const Tensor& self, const Tensor& mask, const Tensor& 
   return dense(self.sizes(), self.scalar_type());
 }
 
-// ------------------------------------------------------------------------------------ parts taken
+// Rules for operations that take or combine parts of tensors.
 
 Tensor stack(at::TensorList tensors, int64_t dim) {
   only_if(!tensors.empty());
@@ -169,7 +169,7 @@ Tensor constant_pad_nd(const Tensor& self, IntArrayRef pad, const Scalar&) {
   return dense(sizes, self.scalar_type());
 }
 
-// ----------------------------------------------------------------------------------------- layers
+// Rules for layers.
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,

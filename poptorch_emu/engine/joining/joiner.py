@@ -116,7 +116,7 @@ class _Joiner:
         remove_dead(self._code.graph)
         return self._code
 
-    # Sources and results.
+    # Functions for sources and results.
 
     def _add_source(self, node: fx.Node) -> _Forms:
         source, value = source_of(node), node.meta["val"]
@@ -146,7 +146,7 @@ class _Joiner:
         pieces = self._pieces(node, self._old.placed.port_of.get(node, _FORWARD))
         return [(replace(sink, piece=piece), each) for piece, each in enumerate(pieces)]
 
-    # Operations, in their order.
+    # Functions for operations, in graph order.
 
     def _add_operation(self, node: fx.Node) -> _Forms:
         if node.target is operator.getitem:
@@ -230,7 +230,7 @@ class _Joiner:
             value = joined_value(value, place, self._count)
         return self._emit(node, operator.getitem, (made, index), {}, value, None)
 
-    # Forms of values.
+    # Functions for the forms of a value.
 
     def _rows(self, node: fx.Node, place: Place, port: Port) -> fx.Node:
         """Returns the tensor with all rows of a value in a place, for a reader on `port`."""
@@ -331,7 +331,7 @@ class _Joiner:
             total = self._emit(node, aten.add.Tensor, (total, each), {}, value, port)
         return total
 
-    # New operations.
+    # Functions that add operations.
 
     def _repeated(self, node: fx.Node) -> list[fx.Node]:
         """Adds an operation once for each micro-batch."""

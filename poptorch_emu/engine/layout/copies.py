@@ -125,7 +125,7 @@ class _Editor:
                 alive |= set(instruction.reads)
         return needed[::-1]
 
-    # Sums of parts that are zero elsewhere.
+    # Changes to sums of parts that are zero elsewhere.
 
     def joined(self, instruction: Instruction) -> bool:
         """Concatenates the parts that a sum adds, if they cover the whole tensor."""
@@ -172,7 +172,7 @@ class _Editor:
     def _is_only_read_once(self, register: int) -> bool:
         return self._readers[register] == 1 and register not in self._kept
 
-    # Copies of copies.
+    # Changes to copies of copies.
 
     def joined_in_order(self, instruction: Instruction) -> bool:
         """Concatenates a gradient directly in the order of the copy that follows."""
