@@ -109,8 +109,7 @@ def test_text_of_a_wide_model_then_fits_the_terminal(values, name, columns, monk
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = str(values[name]).splitlines()
     assert max(map(len, lines)) <= columns
-    # Tables use the available width: they are not broken earlier than necessary. Memory's is
-    # narrow.
+    # Tables use the available width, except the narrow table of memory.
     assert max(map(len, lines)) > (columns - 25 if name != "memory" else 60)
 
 
