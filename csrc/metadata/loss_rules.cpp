@@ -1,4 +1,4 @@
-// Our rules for the metadata of losses, and of gradients of activations; see also `rules.cpp`.
+// Our rules for the metadata of losses, activations and their gradients; see also `rules.cpp`.
 
 #include "metadata/rules.h"
 

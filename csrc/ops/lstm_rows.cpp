@@ -307,7 +307,7 @@ Gradients backward_by_rows(const Layer& layer, const Results& results,
   const Tensor deltas = at::empty({num_steps, num_rows, gates_size}, options);
   const Tensor panels = in_panels(layer.w_hh());
   const Tensor grad_c = gradients.c.clone(at::MemoryFormat::Contiguous);
-  // Gradient of the state after a step, and finally of the initial state.
+  // `grad_h` starts with the gradient of the last state and ends with that of the initial state.
   const bool has_outputs = gradients.output.defined();
   const Tensor grad_h = has_outputs ? gradients.h + gradients.output[layer.row(num_steps - 1)]
                                     : gradients.h.clone(at::MemoryFormat::Contiguous);

@@ -25,7 +25,7 @@ struct ExecutorOptions {
   // has the same results.
   bool follows_lists = false;
 
-  // Returns the replicas here among those of all processes; without others, here are all.
+  // Returns the replicas of this process among those of all processes.
   Replicas replicas() const {
     if (ring == nullptr) return {num_replicas, 0, num_replicas};
     return {num_replicas, first_replica, num_replicas * ring->peers().num_processes()};

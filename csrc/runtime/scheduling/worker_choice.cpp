@@ -12,7 +12,7 @@ constexpr int64_t kLongActionNs = 150'000;
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;
-// A trial of all workers has at least 1 / kShareTried of the windows between trials, because a core
+// A trial of all workers has at least 1 / kShareTried of the windows between trials: a core
 // that has slept may be slow until a virtual machine's host assigns a free one.
 constexpr int64_t kShareTried = 16;
 // Number of windows before the first trial, because the first windows take longer.
