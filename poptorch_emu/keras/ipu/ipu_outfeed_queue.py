@@ -98,7 +98,7 @@ class IPUOutfeedQueue:
 
         Raises:
             ValueError: the function sends to the queue twice.
-            RuntimeError: the call is outside of such a function.
+            RuntimeError: the call is not in a function that runs on the IPU.
         """
         capture = current()
         if capture is None and in_symbolic_scope():

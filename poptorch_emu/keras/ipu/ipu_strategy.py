@@ -137,7 +137,7 @@ class IPUStrategy:
 
         Raises:
             Error: a device cannot run the function; the message names the line and the way out.
-            TypeError: a device has no such type as that of an argument.
+            TypeError: a device does not support the type of an argument.
         """
         tf = tensorflow()
         if tf is not None and not tf.executing_eagerly() and current_graph() is None:

@@ -43,7 +43,7 @@ def repeat(
 
     Raises:
         TypeError: the body does not accept the arguments, or its results have other types.
-        RuntimeError: the call is outside of such a function.
+        RuntimeError: the call is not in a function that runs on the IPU.
     """
     capture = _capture("repeat")
     return _repeated(capture, range(int(n)), body, _listed(inputs), infeed_queue)
