@@ -59,7 +59,7 @@ class TimeRow:
 
     Attributes:
         what: description in one line.
-        kind: kind of the row.
+        kind: group of rows for which errors are summarised together.
         family: family of models, which a fit can leave out.
         build: function that returns the wrapped model and the arguments of a call.
         system: system on which the figure was measured.
