@@ -184,7 +184,7 @@ class Session:
         return self._executor.input_spans()
 
     def output_spans(self) -> list[list[tuple[int, int]]]:
-        """Returns the same for each output that `forward` returned."""
+        """Returns, for each output, the (begin, end) of each piece's transfer, in nanoseconds."""
         return self._executor.output_spans()[: self.executable.num_outputs]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Any:
