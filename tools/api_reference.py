@@ -12,7 +12,7 @@ from sphinx.domains.python import PythonDomain
 class _ExactNames(PythonDomain):
     """Links a name in a signature to the entry of exactly this name, with or without the package.
 
-    By default Sphinx would link to any entry that ends with the name.
+    Otherwise Sphinx would link to any entry that ends with the name.
     """
 
     def find_obj(self, env: Any, _: Any, __: Any, name: str, type: Any, ___: int = 0) -> Any:

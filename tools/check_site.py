@@ -1,8 +1,8 @@
 """Checks the built documentation without a network: `python tools/check_site.py build/site`.
 
 Each link within the site must lead to an existing page and anchor. Nothing may be loaded from
-elsewhere: no script, style, image or font. External links are only checked for their form. Each
-name that the pages of docs/api list must have an entry, and so must each of its members.
+elsewhere, for example no script, style or font. External links are only checked for their form.
+Each name that the pages of docs/api list must have an entry, and so must each of its members.
 """
 
 from __future__ import annotations

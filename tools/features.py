@@ -1,7 +1,7 @@
 """Writes the tables of docs/features.md: features and public names with their tests.
 
 A test declares its feature with `@pytest.mark.feature("Name", fidelity="exact")`. The markers are
-read from the source, so it does not matter which tests run. `public_names.py` lists the public
+read from the source, so that it does not matter which tests run. `public_names.py` lists the public
 names. `make docs` rewrites the tables; `--check` only reports whether they are up to date.
 """
 

@@ -4,8 +4,8 @@
     python tools/notebooks.py basics       # one of them
     python tools/notebooks.py --check      # lists notebooks whose cells differ from their source
 
-A source, such as `tutorials/basics/basics.py`, is a jupytext percent script; edit only sources. The
-tool needs the extra `notebook`. In the output, folders of this computer are removed from paths.
+A source, for example `tutorials/basics/basics.py`, is a jupytext percent script; edit only sources.
+The tool needs the extra `notebook`. In the output, folders of this computer are left out of paths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes the tables of docs/performance.md from the runs in benchmarks/results.
 
 A table shows the newest run of each machine and workload, and the last row of one date. A row with
-a note was measured under other circumstances and appears in the file only.
+a note appears in the file only, because it was measured under other circumstances.
 """
 
 from __future__ import annotations
