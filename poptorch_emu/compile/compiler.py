@@ -31,9 +31,8 @@ from poptorch_emu.compile.stored.key import Key, key_of
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine.engine_cut import engine_inventory
 from poptorch_emu.engine.lower import Lowering
-from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import make_error
-from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.log import logger
 from poptorch_emu.passes import (
     anchors,
@@ -158,7 +157,7 @@ def _compile(
         request.parameters,
     )
     on_step(STEPS[4])
-    return lower(request, key, recorded, inventory, overlapped)
+    return lower(request, key, recorded, inventory)
 
 
 def load_model(
@@ -205,19 +204,23 @@ def capture(
 def _capture_with(
     metadata: Mapping[str, ResultMetadata] | None, request: Request, on_step: Callable[[str], None]
 ) -> tuple[Forward, Key]:
-    """Captures with metadata from a file, and again without them if that fails."""
+    """Captures with metadata from a file, and again without them if that fails.
+
+    An error of the model itself is raised once: it is no fault of the file.
+    """
     try:
         return capture(request, on_step, metadata)
     except Exception as fault:
         if not metadata:
             raise
-        logger.warning(
-            "Executable cache: capturing failed with what the cache's folder says about this "
-            "model's results, and begins again without it. %s: %s",
-            type(fault).__name__,
-            fault,
-        )
-    return capture(request, on_step)
+        problem = f"{type(fault).__name__}: {fault}"
+    found = capture(request, on_step)
+    logger.warning(
+        "Executable cache: capturing failed with what the cache's folder says about this "
+        "model's results, and succeeded without it. %s",
+        problem,
+    )
+    return found
 
 
 def _record(request: Request, metadata: Mapping[str, ResultMetadata] | None) -> Forward:
@@ -259,14 +262,13 @@ def lower(
     key: Key,
     recorded: Trace,
     inventory: Inventory,
-    overlapped: Mapping[Source | Sink, OverlapMode],
 ) -> Executable:
     """Returns the executable of a placed and scheduled graph."""
     config, graph, placed = request.config, inventory.graph, inventory.placed
     of_engine = engine_inventory(inventory, request.optimizer, request.parameters)
     lowering = Lowering(of_engine, request.optimizer)
     lowering.run([tensor.dim() > 0 for tensor in request.tensors])
-    memory, transfers = plan_memory(inventory), transfers_of(overlapped, inventory.cut)
+    memory, transfers = plan_memory(inventory), transfers_of(inventory.overlapped, inventory.cut)
     tiles = plan_tiles(inventory, memory)
     names = {*anchors.tensor_names(graph, config.names_modules), *lowering.window_names}
     check_anchors(config, lowering.anchors, names)

@@ -98,30 +98,31 @@ class Executable:
     @property
     def graph(self) -> Graph:
         """The graph that was lowered."""
-        return self._placed.graph
+        return self.placed.graph
 
     @property
     def partition(self) -> Partition:
         """Stage of each operation of the graph."""
-        return self._placed.partition
+        return self.placed.partition
 
     @property
     def memory(self) -> MemoryPlan:
         """Memory plan of the engine's IPUs."""
-        return self._placed.memory
+        return self.placed.memory
 
     @property
     def tiles(self) -> TileMemory:
         """Memory plan of the tiles of the real machine."""
-        return self._placed.tiles
+        return self.placed.tiles
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
         """Inputs and outputs that are transferred while the IPUs compute."""
-        return self._placed.transfers
+        return self.placed.transfers
 
     @cached_property
-    def _placed(self) -> PlacedGraph:
+    def placed(self) -> PlacedGraph:
+        """The graph that was lowered, with its stages and memory."""
         return self.look_up()
 
     @property

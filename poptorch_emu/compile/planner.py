@@ -35,7 +35,7 @@ from poptorch_emu.config import (
     StrategyConfig,
     StrategyKind,
 )
-from poptorch_emu.enums import OutputMode
+from poptorch_emu.enums import OutputMode, OverlapMode
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
 from poptorch_emu.machine.system import System, system_of
@@ -132,12 +132,12 @@ class Planner:
         config = changed(case.inventory.config, settings, case.inventory.placed.ipu_ids)
         config = replace(config, machine=replace(config.machine, version=system.version))
         placed, split = _placed(case, config, settings, system)
-        crossing = case.inventory.overlapped
+        crossing: Mapping[Source | Sink, OverlapMode] = case.inventory.overlapped
         if "overlap" in settings:
             names = settings["overlap"].split("+")
-            kept = frozenset[Source | Sink]() if "nothing" in names else crossing
-            crossing = kept | _crossing(case.inventory, names)
-        key = system, config, crossing, _places(placed)
+            crossing = {} if "nothing" in names else {**crossing}
+            crossing |= _crossing(case.inventory, names)
+        key = system, config, tuple(crossing.items()), _places(placed)
         if key not in case.plans:
             case.plans[key] = self._planned(case, placed, split, config, system, crossing)
         return case.plans[key]
@@ -149,7 +149,7 @@ class Planner:
         split: Split | None,
         config: CompileConfig,
         system: System,
-        crossing: frozenset[Source | Sink],
+        crossing: Mapping[Source | Sink, OverlapMode],
     ) -> Planned:
         schedule = schedule_of(placed, config, is_short=True)
         inventory = replace(_coded(case, placed, schedule, config), overlapped=crossing)
@@ -301,7 +301,7 @@ def _without_order(strategy: StrategyConfig) -> StrategyConfig:
 def _held(case: _Case, inventory: Inventory) -> tuple[MemoryPlan, TileMemory]:
     """Returns the memory plan of the engine, and that of the tiles."""
     config, schedule = _with_few(inventory.config), inventory.schedule
-    code = schedule.kinds, _places(inventory.placed), inventory.overlapped
+    code = schedule.kinds, _places(inventory.placed), tuple(inventory.overlapped.items())
     key = config, schedule, code
     if key not in case.held:
         memory = plan_memory(inventory)
@@ -329,12 +329,11 @@ def _places(placed: Partition) -> _Places:
     return placed.ipu_ids, placed.ipu_of_stage, placed.places, tuple(placed.port_of.values())
 
 
-def _crossing(inventory: Inventory, names: Sequence[str]) -> frozenset[Source | Sink]:
-    """Returns the inputs, the results or both that cross between host and IPUs, by `names`."""
+def _crossing(inventory: Inventory, names: Sequence[str]) -> dict[Source | Sink, OverlapMode]:
+    """Returns the inputs, the results or both, by `names`, as overlapping with the compute."""
     sources = (source_of(node) for node in inventory.graph.sources)
     sinks = (sink for sink, _, _ in inventory.cut.results)
     inputs = (source for source in sources if source.kind is SourceKind.INPUT)
     results = (sink for sink in sinks if sink.kind is SinkKind.OUTPUT)
-    return frozenset(
-        [*(inputs if "inputs" in names else ()), *(results if "results" in names else ())]
-    )
+    found = [*(inputs if "inputs" in names else ()), *(results if "results" in names else ())]
+    return dict.fromkeys(found, OverlapMode.OverlapAccumulationLoop)

@@ -5,7 +5,7 @@ Nothing here needs the engine's program, so a plan can be made from shapes alone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from poptorch_emu.compile.limits import (
 )
 from poptorch_emu.compile.output_limits import check_pipelined_outputs
 from poptorch_emu.config import CompileConfig, PipelineOrder, StrategyConfig, StrategyKind
+from poptorch_emu.enums import OverlapMode
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.graph import Graph, Sink, Source
 from poptorch_emu.ir.verify import verify
@@ -178,7 +179,7 @@ def take_inventory(
     graph: Graph,
     placed: Partition,
     schedule: Schedule,
-    overlapped: Iterable[Source | Sink],
+    overlapped: Mapping[Source | Sink, OverlapMode],
     config: CompileConfig,
     optimizer: OptimizerConfig | None,
     parameters: tuple[str, ...],
@@ -197,7 +198,7 @@ def take_inventory(
         graph=graph,
         cut=segments,
         links=plan_links(segments, placed, schedule, config, replica_equal_values(graph, config)),
-        overlapped=frozenset(overlapped),
+        overlapped=overlapped,
         placed=placed,
         schedule=schedule,
         config=config,

@@ -1,22 +1,32 @@
-"""Schedule and memory of a model before anything runs; compiling it is enough."""
+"""Schedule and memory of a model before anything runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from poptorch_emu.compile.executable import PlacedGraph
+from poptorch_emu.compile.planning import schedule_of
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import wrapped
 from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.memory_report import MemoryReport
 from poptorch_emu.report.schedule_report import SchedulePlan
 from poptorch_emu.report.tile_report import TileReport
+from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.segments.overlapped_io import transfers_of
 
 
-def schedule(model: PoplarExecutor) -> SchedulePlan:
-    """Returns the actions of each IPU of a compiled model, in their slots (exact).
+def schedule(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> SchedulePlan:
+    """Returns the actions of each IPU, in their slots (exact).
+
+    Arguments are those of `estimate`; with inputs, the model need not be compiled. `io` has no
+    effect.
 
     Raises:
-        Error: the model is not compiled.
+        Error: the model is not compiled and there are no inputs, or it cannot be captured.
 
     Example:
         >>> class Model(torch.nn.Module):
@@ -37,10 +47,8 @@ def schedule(model: PoplarExecutor) -> SchedulePlan:
         stage 0: IPU 0, blocks first
         stage 1: IPU 1, blocks second
     """
-    model = wrapped(model)
-    executable = model._compiled()
-    is_table = executable.config.strategy.table is not None
-    return SchedulePlan.of(executable, model._on_device.times() if is_table else None)
+    placed, grid, config, find_time = _made(model, inputs, keywords)
+    return SchedulePlan.of(placed, grid, config, find_time() if config.strategy.table else None)
 
 
 def memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> MemoryReport:
@@ -52,13 +60,8 @@ def memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> MemoryReport
     Raises:
         Error: the model is not compiled and no inputs are given, or it cannot be captured.
     """
-    model = wrapped(model)
-    if not inputs and not keywords:
-        made = model._compiled()
-        return MemoryReport.of_plan(made.memory, made.graph, made.partition, made.config)
-    planned = planner_of(model, inputs, keywords).plan()
-    found = planned.inventory
-    return MemoryReport.of_plan(planned.memory, found.graph, found.placed, found.config)
+    placed, _, config, _ = _made(model, inputs, keywords)
+    return MemoryReport.of_plan(placed, config)
 
 
 def tile_memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TileReport:
@@ -70,7 +73,20 @@ def tile_memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TileRep
     Raises:
         Error: the system is unknown, or the model cannot be captured.
     """
+    return TileReport.of(_made(model, inputs, keywords)[0].tiles)
+
+
+def _made(
+    model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> tuple[PlacedGraph, Schedule, CompileConfig, Callable[[], TimePlan]]:
+    """Returns what was compiled or, where there are arguments, a plan; with the time of a call."""
     model = wrapped(model)
     if not inputs and not keywords:
-        return TileReport.of(model._compiled().tiles)
-    return TileReport.of(planner_of(model, inputs, keywords).plan().tiles)
+        made = model._compiled()
+        return made.placed, made.schedule, made.config, model._on_device.times
+    planned = planner_of(model, inputs, keywords).plan()
+    found = planned.inventory
+    transfers = transfers_of(found.overlapped, found.cut)
+    placed = PlacedGraph(found.graph, found.placed, planned.memory, transfers, planned.tiles)
+    grid = schedule_of(found.placed, found.config)
+    return placed, grid, found.config, lambda: planned.time

@@ -134,7 +134,8 @@ class IpuModelMethods:
             offload_gradient_accumulation_buffers: whether sums of gradients are in streaming
                 memory.
             offload_weights: whether weights are in streaming memory.
-            of_original: further options of the original, which change no result: accepted.
+            of_original: further options of the original, which change no result: accepted. The
+                "availableMemoryProportion" of each stage is modelled.
 
         Raises:
             TypeError: a value has a wrong type, or an option does not exist.
@@ -164,6 +165,7 @@ class IpuModelMethods:
             recomputation=recomputation_mode,
             reduction=_checked_reduction(gradient_accumulation_reduction_method),
             placement=placement,
+            proportions=original_options.stage_proportions(of_original),
         )
 
     def set_gradient_accumulation_options(

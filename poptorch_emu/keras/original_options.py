@@ -1,4 +1,4 @@
-"""Options of models in the IPU's original front end that have no effect here."""
+"""Options of models in the IPU's original front end; most of them have no effect here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from poptorch_emu.options.base import note_accepted
 
 _ACCEPTED = (
     "accumulate_outfeed_dtype",
-    "backward_propagation_stages_poplar_options",
     "continuous_weight_updates",
-    "forward_propagation_stages_poplar_options",
     "gradient_accumulation_dtype",
     "gradient_accumulation_for_captured_grads",
     "name",
     "replicated_weight_sharding",
     "weight_update_poplar_options",
 )
+# Lists with options of each stage.
+_OF_STAGES = (
+    "forward_propagation_stages_poplar_options",
+    "backward_propagation_stages_poplar_options",
+)
+_PROPORTION = "availableMemoryProportion"
 # Options that the model itself or another argument determines.
 _OF_KERAS = (
     "batch_serialization_iterations",
@@ -61,7 +65,46 @@ def check_pipelining(options: Mapping[str, Any]) -> None:
                 f"{method}(continuous_weight_updates=True): weights are updated when all batches "
                 "of an update are complete. Leave it out."
             )
-        _accept(method, name, value, _ACCEPTED)
+        if name not in _OF_STAGES:
+            _accept(method, name, value, (*_ACCEPTED, *_OF_STAGES))
+
+
+def stage_proportions(options: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Returns the part of its IPU's memory that products of each stage may take.
+
+    It holds for both directions of a stage, so that the lower one counts.
+
+    Args:
+        options: keywords of `set_pipelining_options`.
+
+    Raises:
+        TypeError: a list has other items than `PipelineStageOptions`.
+        ValueError: two lists are not of the same length.
+    """
+    given = [options[name] for name in _OF_STAGES if options.get(name) is not None]
+    for one in (one for stages in given for one in stages):
+        if not hasattr(one, "matmul_options"):
+            raise TypeError(f"Options of a stage are PipelineStageOptions(...), not {one!r}.")
+    if len({len(stages) for stages in given}) > 1:
+        lengths = " and ".join(str(len(stages)) for stages in given)
+        raise ValueError(f"{' and '.join(_OF_STAGES)} list {lengths} stages. List each stage once.")
+    return tuple(
+        least_proportion(
+            *(each for one in stages for each in (one.convolution_options, one.matmul_options))
+        )
+        for stages in zip(*given, strict=True)
+    )
+
+
+def least_proportion(*options: Mapping[str, Any] | None) -> float | None:
+    """Returns the least proportion of an IPU's memory that options of Poplar name (modelled).
+
+    All other options are accepted.
+    """
+    given = [each for each in options if each is not None]
+    for name in sorted({name for each in given for name in each if name != _PROPORTION}):
+        note_accepted(f"poplar_options[{name!r}]")
+    return min((float(each[_PROPORTION]) for each in given if _PROPORTION in each), default=None)
 
 
 def check_accumulation(options: Mapping[str, Any]) -> None:

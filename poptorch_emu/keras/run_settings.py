@@ -130,6 +130,8 @@ class ModelSettings:
         schedule: schedule of the pipeline; a table also determines the IPU of each stage.
         recomputation: mode of the pipeline; `None` if `IPUConfig` decides.
         placement: locations of the model's tensors.
+        proportions: part of its IPU's memory that products of each stage may use; empty if
+            `IPUConfig` decides.
     """
 
     accumulation: int = 1
@@ -138,6 +140,7 @@ class ModelSettings:
     schedule: PipelineSchedule | TableConfig = PipelineSchedule.Grouped
     recomputation: RecomputationMode | None = None
     placement: Placement = Placement()
+    proportions: tuple[float | None, ...] = ()
 
 
 def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
@@ -204,7 +207,8 @@ def executor_options(
         options._Popart.set("autoRecomputation", _recomputation(system, settings, plan))
         options._Popart.by_front_end.add("autoRecomputation")
         settings.placement.apply(options)
-    _apply_system(options, system, 1 if plan is None else plan.num_ipus)
+    _apply_system(options, system)
+    _apply_proportions(options, system, settings, plan)
     return options
 
 
@@ -378,10 +382,30 @@ def _recomputation(system: SystemSettings, settings: ModelSettings, plan: StageP
     return _STANDARD_RECOMPUTATION if plan is None else _PIPELINE_RECOMPUTATION
 
 
-def _apply_system(options: Options, system: SystemSettings, num_ipus: int) -> None:
-    proportion = system.available_memory_proportion
-    if proportion is not None:
-        options.setAvailableMemoryProportion({f"IPU{ipu}": proportion for ipu in range(num_ipus)})
+def _apply_proportions(
+    options: Options, system: SystemSettings, settings: ModelSettings, plan: StagePlan | None
+) -> None:
+    """Sets the proportion of each IPU: the least of its stages, or else that of the system.
+
+    Raises:
+        ValueError: the model has another number of stages than there are options.
+    """
+    ipus, of_stages = (0,) if plan is None else plan.ipus, settings.proportions
+    if of_stages and len(of_stages) != len(ipus):
+        raise ValueError(
+            f"The options of set_pipelining_options list {len(of_stages)} stages, but the model "
+            f"has {len(ipus)}. List PipelineStageOptions for each stage."
+        )
+    found: dict[str, float] = {}
+    for ipu, own in zip(ipus, of_stages or [None] * len(ipus), strict=True):
+        proportion = system.available_memory_proportion if own is None else own
+        if proportion is not None:
+            found[f"IPU{ipu}"] = min(proportion, found.get(f"IPU{ipu}", proportion))
+    if found:
+        options.setAvailableMemoryProportion(found)
+
+
+def _apply_system(options: Options, system: SystemSettings) -> None:
     if system.num_io_tiles:
         options.TensorLocations.numIOTiles(system.num_io_tiles)
     if system.uses_stochastic_rounding:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.config import CompileConfig
+from poptorch_emu.enums import OverlapMode
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind, operation_of, source_of
 from poptorch_emu.plan.operations.operation_titles import titles_of
 from poptorch_emu.schedule.partition import Partition
@@ -50,7 +51,8 @@ class Inventory:
         graph: the graph that was cut into segments.
         cut: the segments of the micro-batches.
         links: links that carry values between the segments.
-        overlapped: inputs and outputs that are transferred while the IPU computes.
+        overlapped: inputs and outputs that are transferred while the IPU computes, with the loop
+            that they overlap with.
         placed: assignment of stages and operations to IPUs.
         schedule: the schedule of one window, which determines the depths of the links.
         config: the configuration of the compilation, for example the locations of tensors.
@@ -61,7 +63,7 @@ class Inventory:
     graph: Graph
     cut: SegmentedGraph
     links: tuple[LinkPlan, ...]
-    overlapped: frozenset[Source | Sink]
+    overlapped: Mapping[Source | Sink, OverlapMode]
     placed: Partition
     schedule: Schedule
     config: CompileConfig

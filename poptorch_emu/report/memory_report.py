@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from poptorch_emu.compile.executable import PlacedGraph
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.ir.graph import Graph
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan, Store
 from poptorch_emu.report.memory_settings import memory_settings
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
-from poptorch_emu.schedule.partition import Partition
 
 _MIB = 1024**2
 
@@ -29,11 +28,10 @@ class MemoryReport(MemoryPlan, PrintedReport):
     settings: tuple[str, ...] = ()
 
     @classmethod
-    def of_plan(
-        cls, plan: MemoryPlan, graph: Graph, placed: Partition, config: CompileConfig
-    ) -> MemoryReport:
+    def of_plan(cls, placed: PlacedGraph, config: CompileConfig) -> MemoryReport:
         """Returns a plan that can be printed, with the settings that it used."""
-        return cls(**vars(plan), settings=tuple(memory_settings(graph, placed, config)))
+        settings = memory_settings(placed.graph, placed.partition, config)
+        return cls(**vars(placed.memory), settings=tuple(settings))
 
     def _parts(self, columns: int) -> list[str | Table]:
         return [Table(self._rows(), 2), *self.settings]

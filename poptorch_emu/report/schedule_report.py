@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from poptorch_emu.compile.executable import Executable
+from poptorch_emu.compile.executable import PlacedGraph
+from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.machine.ipu import KIB
@@ -80,21 +81,26 @@ class SchedulePlan:
     time: TimePlan | None = None
 
     @classmethod
-    def of(cls, executable: Executable, time: TimePlan | None = None) -> SchedulePlan:
-        """Returns the actions of each IPU of a compiled model."""
-        config, places = executable.config, executable.partition.places
-        is_phased = config.strategy.is_phased
+    def of(
+        cls,
+        placed: PlacedGraph,
+        grid: Schedule,
+        config: CompileConfig,
+        time: TimePlan | None = None,
+    ) -> SchedulePlan:
+        """Returns the actions of each IPU of a placed model."""
+        places, is_phased = placed.partition.places, config.strategy.is_phased
         return cls(
-            grid=executable.schedule,
-            ipu_ids=executable.partition.ipu_ids,
-            blocks=executable.partition.blocks_of_stages(executable.graph),
+            grid=grid,
+            ipu_ids=placed.partition.ipu_ids,
+            blocks=placed.partition.blocks_of_stages(placed.graph),
             phase_of_stage=tuple(place.phase for place in places) if is_phased else None,
             phases=phase_numbers(config.strategy, config.is_training) if is_phased else None,
-            movements=executable.memory.movements,
-            transfers=executable.transfers,
-            recomputes=_recomputes(executable),
+            movements=placed.memory.movements,
+            transfers=placed.transfers,
+            recomputes=_recomputes(placed, grid, config),
             is_table=config.strategy.table is not None,
-            tiles=executable.tiles,
+            tiles=placed.tiles,
             time=time,
         )
 
@@ -259,15 +265,13 @@ def _html_cell(text: str, shades: Sequence[int]) -> str:
     return f'<td style="white-space:nowrap">{"".join(actions)}</td>'
 
 
-def _recomputes(executable: Executable) -> tuple[bool, ...]:
+def _recomputes(placed: PlacedGraph, grid: Schedule, config: CompileConfig) -> tuple[bool, ...]:
     """Returns, for each stage, whether the machine's plan recomputes any of its activations."""
-    placed, graph = executable.partition, executable.graph
-    is_training = executable.config.is_training
-    if not is_training:
+    if not config.is_training:
         return ()
-    mode = recomputation_of(executable.config, placed)
-    recomputed, kinds = recomputed_operations(graph, placed, mode), executable.schedule.kinds
-    segments = cut(graph, placed, is_training, recomputed, kinds).segments
+    graph, stages, kinds = placed.graph, placed.partition, grid.kinds
+    recomputed = recomputed_operations(graph, stages, recomputation_of(config, stages))
+    segments = cut(graph, stages, config.is_training, recomputed, kinds).segments
     return tuple(
         any(map(_is_repeated, segments[own[0], stage].instructions))
         for stage, own in enumerate(kinds)

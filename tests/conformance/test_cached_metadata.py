@@ -193,5 +193,19 @@ def test_metadata_when_capturing_fails_with_them_then_begins_again_without_them(
 
     monkeypatch.setattr(compiler, "trace_forward", trace)
     assert same_program(compiled(tmp_path), expected)
-    assert "begins again without it. RuntimeError: expected predicate" in caplog.text
+    assert "succeeded without it. RuntimeError: expected predicate" in caplog.text
     assert compiler.trace_forward is trace
+
+
+def test_error_of_the_model_when_metadata_are_stored_then_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled(tmp_path)
+
+    def trace(*args):
+        raise poptorch.Error("this model cannot be captured")
+
+    monkeypatch.setattr(compiler, "trace_forward", trace)
+    with pytest.raises(poptorch.Error, match="this model cannot be captured"):
+        compiled(tmp_path)
+    assert "cannot be captured" not in caplog.text and "succeeded" not in caplog.text

@@ -54,6 +54,49 @@ def test_two_stages_and_accumulation_then_equal_one_batch(schedule) -> None:
         np.testing.assert_allclose(losses, wanted, atol=NEAR)
 
 
+def test_memory_proportion_of_a_stage_then_is_that_of_its_ipu_in_the_plan_of_memory() -> None:
+    of_stage, name = ipu.pipelining_ops.PipelineStageOptions, "availableMemoryProportion"
+    stages = [of_stage({name: "0.5"}, {name: "0.1"}), of_stage()]
+    model = trained(
+        staged_mlp(
+            forward_propagation_stages_poplar_options=stages,
+            backward_propagation_stages_poplar_options=[of_stage(), of_stage({name: 0.3})],
+        ),
+        batch_size=4,
+        steps=8,
+    )
+    settings = str(emulator.memory(model)).splitlines()[-2:]
+    assert settings == [
+        "IPU 0: products and convolutions may take 0.1 of its memory",
+        "IPU 1: products and convolutions may take 0.3 of its memory",
+    ]
+
+
+def test_memory_proportion_of_the_config_then_is_that_of_each_ipu_without_its_own() -> None:
+    of_stage, name = ipu.pipelining_ops.PipelineStageOptions, "availableMemoryProportion"
+    model = staged_mlp(
+        forward_propagation_stages_poplar_options=[of_stage(None, {name: 0.2}), of_stage()]
+    )
+    config = ipu.config.get_ipu_config()
+    config.matmuls.poplar_options = {name: "0.4"}
+    config.configure_ipu_system()
+    text = str(emulator.memory(trained(model, batch_size=4, steps=8)))
+    assert "IPU 0: products and convolutions may take 0.2" in text
+    assert "IPU 1: products and convolutions may take 0.4" in text
+
+
+@pytest.mark.parametrize(
+    ("stages", "error", "text"),
+    [
+        ([{}], TypeError, r"PipelineStageOptions\(...\), not {}"),
+        ([ipu.pipelining_ops.PipelineStageOptions()] * 3, ValueError, "list 3 stages.*has 2"),
+    ],
+)
+def test_options_of_stages_when_they_do_not_fit_then_say_so(stages, error, text) -> None:
+    with pytest.raises(error, match=text):
+        trained(staged_mlp(forward_propagation_stages_poplar_options=stages), 4, 8)
+
+
 @pytest.mark.parametrize(
     "options",
     [

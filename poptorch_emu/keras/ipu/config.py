@@ -13,6 +13,7 @@ from poptorch_emu.keras.config_choices import (
     SelectionOrder,
     StochasticRoundingBehaviour,
 )
+from poptorch_emu.keras.original_options import least_proportion
 from poptorch_emu.keras.run_settings import SystemSettings
 from poptorch_emu.keras.setting_tree import Group, Setting, Tree
 from poptorch_emu.options.base import note_accepted
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 _EXCEPTIONS = ("inv", "div0", "oflo")
-_PROPORTION = "availableMemoryProportion"
 
 
 def _effective(default: Any, *types: type) -> Setting:
@@ -161,7 +161,9 @@ class IPUConfig(Group):
         settings = SystemSettings(
             num_ipus=_num_ipus(self.auto_select_ipus),
             allow_recompute=self.allow_recompute,
-            available_memory_proportion=_proportion(self),
+            available_memory_proportion=least_proportion(
+                self.convolutions.poplar_options, self.matmuls.poplar_options
+            ),
             num_io_tiles=self.io_tiles.num_io_tiles,
             uses_stochastic_rounding=_rounds(self.floating_point_behaviour),
             checks_floating_point=_checks_floating_point(self.floating_point_behaviour),
@@ -293,12 +295,3 @@ def _checks_floating_point(behaviour: Group) -> bool:
     if any(checks) and not all(checks):
         note_accepted("that not all of inv, div0 and oflo are on")
     return any(checks) or behaviour.set_all
-
-
-def _proportion(config: IPUConfig) -> float | None:
-    """Returns the smallest available memory proportion in the settings; `None` if unset."""
-    options = {**config.convolutions.poplar_options}, {**config.matmuls.poplar_options}
-    found = [float(each.pop(_PROPORTION)) for each in options if _PROPORTION in each]
-    for name in sorted({name for each in options for name in each}):
-        note_accepted(f"poplar_options[{name!r}]")
-    return min(found, default=None)

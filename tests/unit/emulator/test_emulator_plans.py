@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.emulator_values import BATCH, make_training, training
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -95,3 +96,33 @@ def test_plans_when_not_compiled_then_raise(show) -> None:
     model = TwoStages()
     with pytest.raises(poptorch.Error, match="has not been compiled"):
         show(poptorch.inferenceModel(model))
+
+
+PLANS = {
+    "compare_schedules": {},
+    "estimate": {},
+    "lab": {"sweep": {"accumulation": [8, 16]}},
+    "memory": {},
+    "page": {},
+    "plan_split": {"num_ipus": 4},
+    "report": {},
+    "schedule": {},
+    "summary": {},
+    "tile_memory": {},
+    "timeline": {},
+    "trace": {},
+    "what_if": {"sweep": {"accumulation": [8, 16]}},
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_of_a_model_and_its_inputs_then_is_that_of_the_compiled_model(name, tmp_path) -> None:
+    options = {"system": "mk2-pod4", "io": emulator.HostWork(items_per_second=1e4), **PLANS[name]}
+    if name in ("lab", "page", "trace"):
+        options["path"] = tmp_path / name
+    if name == "report":
+        options["directory"] = tmp_path
+    plan = getattr(emulator, name)
+    assert str(plan(make_training(), BATCH, **options)) == str(plan(training(), **options))
+    if name in ("memory", "schedule", "tile_memory"):
+        assert str(plan(make_training(), BATCH)) == str(plan(training()))

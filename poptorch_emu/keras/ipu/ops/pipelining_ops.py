@@ -18,6 +18,8 @@ __all__ = [
 class PipelineStageOptions:
     """Compiler options of one stage, which do not change values (accepted).
 
+    The proportion "availableMemoryProportion" changes the plans of memory and time (modelled).
+
     Attributes:
         convolution_options: options of convolutions, by name.
         matmul_options: options of matrix products, by name.
