@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 
 from poptorch_emu.errors import make_error
@@ -58,7 +56,7 @@ def trainingModel(
         )
     if optimizer is None:
         optimizer = SGD(model.parameters(), lr=0.01)
-    return PoplarExecutor(copy.copy(model), options, True, optimizer, user_model=model)
+    return PoplarExecutor(wrapping.twin_of(model), options, True, optimizer, user_model=model)
 
 
 @uncompiled
@@ -91,7 +89,7 @@ def inferenceModel(
             f"{options.Training.gradient_accumulation}.{hint} Only training accumulates; "
             f"{Topic.ACCUMULATION_IN_INFERENCE}"
         )
-    return PoplarExecutor(copy.copy(model), options, False)
+    return PoplarExecutor(wrapping.twin_of(model), options, False)
 
 
 def _user_module(model: object) -> torch.nn.Module:

@@ -75,6 +75,22 @@ def put_on(model: torch.nn.Module, link: Link, cls: type[torch.nn.Module]) -> No
     link.models.add(model)
 
 
+def twin_of(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns another module with the same attributes, which a wrapper runs.
+
+    A `__copy__` of the user's is called. `__reduce__` and `__getstate__` are not, because they may
+    leave out attributes that `forward` reads, or make other weights.
+    """
+    link, cls = link_of(model), type(model)
+    if hasattr(cls if link is None else _class_below(model), "__copy__"):
+        return copy.copy(model)
+    twin = object.__new__(cls)
+    vars(twin).update(vars(model))
+    if link is not None:
+        link.models.add(twin)
+    return twin
+
+
 @contextmanager
 def settled(model: torch.nn.Module) -> Iterator[None]:
     """Copies the weights back once. Reads of `model` inside do not sync again, which saves time."""

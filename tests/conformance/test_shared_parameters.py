@@ -175,6 +175,32 @@ def test_models_own_way_to_be_copied_then_is_used(cls, how) -> None:
 
 
 @pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_attribute_that_is_not_copied_then_is_there_in_forward() -> None:
+    class Counted(WithLock):
+        def forward(self, x):
+            with self.lock:
+                return super().forward(x)
+
+        def __getstate__(self):
+            return {key: value for key, value in vars(self).items() if key != "lock"}
+
+    model = Counted()
+    trainer = training(model)
+    trainer(X)
+    assert poptorch.inferenceModel(model, options())(X).item() == 0.5
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
+def test_wrapped_model_that_is_rebuilt_when_copied_then_inference_sees_trained_weights() -> None:
+    model = Rebuilt()
+    trainer = training(model)
+    inference = poptorch.inferenceModel(model, options())
+    for _ in range(2):
+        trainer(X)
+        assert inference(X).item() == model.weight.item()
+
+
+@pytest.mark.feature("Wrapped models", fidelity="exact")
 def test_model_with_a_state_of_its_own_then_can_be_saved(tmp_path) -> None:
     model = WithLock()
     trainer = training(model)
