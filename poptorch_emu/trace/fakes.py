@@ -78,7 +78,5 @@ def fake_like(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_like(value, dtype=dtype)
     with no_dispatch():
         on_meta = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
-        rule = metadata_rules.find(torch.ops.aten.empty_like.default, (on_meta,))
-        assert rule is not None
-        like = rule(on_meta)
+        like = metadata_rules.made_by(torch.ops.aten.empty_like.default, on_meta)
     return FakeMaker(value.device).wrap(value.fake_mode, like)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.torch_versions import no_dispatch
+from poptorch_emu.trace import metadata_rules
 
 aten = torch.ops.aten
 
@@ -73,14 +74,18 @@ def _like(index: int) -> _Rule:
     def rule(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
         given = args[index]
         is_like = given.shape == shape
-        return torch.empty_like(_on_meta(given)) if is_like else _in_order(args, shape)
+        return (
+            metadata_rules.made_by(aten.empty_like.default, _on_meta(given))
+            if is_like
+            else _in_order(args, shape)
+        )
 
     return rule
 
 
 def _iterated(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
     """Returns a result with the layout of an elementwise kernel over two tensors."""
-    return torch.add(_on_meta(args[0]), _on_meta(args[1]))
+    return metadata_rules.made_by(aten.add.Tensor, _on_meta(args[0]), _on_meta(args[1]))
 
 
 _RULES: dict[Any, _Rule] = {

@@ -27,6 +27,17 @@ def find(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     return _find(func, func._overloadname)
 
 
+def made_by(func: Any, *given: torch.Tensor) -> torch.Tensor:
+    """Returns the result of `func`, which has a rule, for meta tensors.
+
+    PyTorch's own kernels for meta tensors may load SymPy, which takes time.
+    """
+    rule = find(func, given)
+    assert rule is not None
+    result: torch.Tensor = rule(*given)
+    return result
+
+
 def is_ours(func: Any) -> bool:
     """Returns whether an operation is ours and has a C++ kernel for meta tensors."""
     return func.namespace == "poptorch_emu" and _find(func, func._overloadname) is func
