@@ -94,10 +94,17 @@ class _Replayed(Recorder):  # type: ignore[no-untyped-call]
         result = super()._run(func, args, kwargs)
         if f"{func._schema.name}_" != self._changing:
             return result
-        strides = fake_like(args[0], args[0].dtype).stride()
-        if result.shape != args[0].shape or result.stride() == strides:
+        if isinstance(args[0], torch.Tensor):
+            return self._as_changed(result, args[0])
+        return [self._as_changed(*pair) for pair in zip(result, args[0], strict=True)]
+
+    def _as_changed(self, result: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        """Returns the result with the strides that a new tensor like the changed one has."""
+        strides = fake_like(changed, changed.dtype).stride()
+        if result.shape != changed.shape or result.stride() == strides:
             return result
-        return super()._run(STRIDED, (result, list(strides)), {})
+        strided: torch.Tensor = super()._run(STRIDED, (result, list(strides)), {})
+        return strided
 
 
 def _tags(node: fx.Node) -> list[torch.Tag]:
