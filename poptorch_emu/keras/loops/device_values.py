@@ -12,12 +12,11 @@ from poptorch_emu.keras.loops.capture_state import current
 from poptorch_emu.keras.loops.host_values import is_host_tensor, to_host, to_torch
 from poptorch_emu.keras.loops.symbolic_values import left
 from poptorch_emu.keras.loops.tensorflow_variables import is_variable, value_of
-from poptorch_emu.trace.blocks import is_tracing
 
 
 def is_computing() -> bool:
-    """Returns whether this thread captures a program whose tensors stand for the device's."""
-    return current() is not None or is_tracing() or in_symbolic_scope()
+    """Returns whether this thread captures a program of Keras, whose tensors are the device's."""
+    return current() is not None or in_symbolic_scope()
 
 
 def is_of_device(value: Any) -> bool:
