@@ -19,7 +19,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.ops.named.collectives import all_reduce_without_gradient
 from poptorch_emu.structure import as_list
-from poptorch_emu.torch_versions import nll_loss_nd
+from poptorch_emu.torch_versions import DisableTorchFunction, nll_loss_nd
 from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
 
 Attributes = Mapping[str, Any]
@@ -96,12 +96,13 @@ def _l1(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
 
 
 def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Computes the loss without `F.nll_loss`, which the tracer would mark as the model's loss."""
+    """Computes the loss below the hooks of the tracer, which would mark it as the model's loss."""
     probabilities, labels = inputs
     log_p = probabilities if given["inputIsLogProbability"] else probabilities.log()
     loss: Callable[..., torch.Tensor] = nll_loss_nd
     reduction, ignored = _reduction(given["reduction"]), given["ignoreIndex"]
-    return loss(log_p, labels.long(), None, reduction, ignored)
+    with DisableTorchFunction():
+        return loss(log_p, labels.long(), None, reduction, ignored)
 
 
 def _ctc(inputs: Sequence[torch.Tensor], given: Attributes) -> list[torch.Tensor]:
@@ -116,7 +117,8 @@ def _ctc(inputs: Sequence[torch.Tensor], given: Attributes) -> list[torch.Tensor
     blank, zero_infinity = given["blank"], bool(given["zeroInfinity"])
     reduction = _reduction(given["reduction"])
     arguments = (targets.long(), input_lengths, target_lengths, blank)
-    loss = torch.ctc_loss(log_p, *arguments, reduction, zero_infinity)
+    with DisableTorchFunction():
+        loss = torch.ctc_loss(log_p, *arguments, reduction, zero_infinity)
     with torch.no_grad():
         ones = torch.ones_like(log_p[0, :, 0])
         gradient = torch.ops.poptorch_emu.ctc_loss_backward(ones, log_p, *arguments, zero_infinity)
