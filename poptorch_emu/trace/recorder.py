@@ -320,6 +320,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, value: torch.Tensor, fake: torch.Tensor, record: NodeRecord
     ) -> fx.Node:
         """Makes `fake` a constant of the outermost graph. Regions that read it capture it."""
+        if value.layout is not torch.strided:
+            raise refusal.sparse_constant(value)
         self._check_constant(value)
         self._host_writes.check_constant(value)
         outermost = self._scopes[0]
@@ -332,6 +334,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _append(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         warn_of_assertion(func)
         record = self.origin(".".join(str(func).split(".")[:2]))
+        refusal.check_dense(func, result, record)
         depth = len(self._scopes) - 1
         node_args, node_kwargs = map_aggregate(
             (args, kwargs),

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import Error, compiler_error
-from poptorch_emu.torch_versions import FakeTensor
+from poptorch_emu.ir.record import NodeRecord, Phase
+from poptorch_emu.torch_versions import FakeTensor, pytree
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.trace.value_guards import hint
 from poptorch_emu.troubleshooting import Topic
@@ -117,13 +118,40 @@ def no_type(func: Any) -> Error:
     )
 
 
-def check_gradient(parameter: str, gradient: torch.Tensor) -> None:
-    """Raises if the gradient of a parameter is sparse."""
-    if gradient.layout is not torch.strided:
+def check_dense(func: Any, result: Any, record: NodeRecord) -> None:
+    """Raises if an operation returns a sparse tensor.
+
+    Args:
+        func: operation that is to be recorded.
+        result: fakes of its results.
+        record: origin of the operation.
+    """
+    layouts = (each.layout for each in pytree.tree_leaves(result) if hasattr(each, "layout"))
+    layout = next((each for each in layouts if each is not torch.strided), None)
+    if layout is None:
+        return
+    if record.phase is Phase.BACKWARD:
+        layer = f" of layer {record.module!r}" if record.module else ""
         raise compiler_error(
-            f"Unsupported aten::embedding operation: the gradient of {parameter!r} is sparse, but "
-            "a compiled graph has dense tensors only. Make the layer with sparse=False."
+            f"Unsupported aten::embedding operation: the gradient{layer} at {record.source} is "
+            f"sparse ({layout}), but a compiled graph has dense tensors only. Make the layer with "
+            f"sparse=False; {Topic.UNSUPPORTED_OPERATOR}"
         )
+    raise compiler_error(
+        f"Type inference failed for {func} at {user_source()}: its result is not a dense tensor, "
+        f"but has the layout {layout}. Use dense tensors (a sparse one as a buffer of row and "
+        "column indices with index_add or scatter_add), or run that part on the host with "
+        f"poptorch.CPU; {Topic.UNSUPPORTED_OPERATOR}"
+    )
+
+
+def sparse_constant(tensor: torch.Tensor) -> Error:
+    """Returns the error for a sparse tensor of the host that met tensors on the IPU."""
+    return compiler_error(
+        f"A tensor of shape {list(tensor.shape)} with the layout {tensor.layout} is used together "
+        f"with tensors on the IPU at {user_source()}, but a compiled graph has dense tensors only. "
+        f"Call to_dense() on it, and register the result as a buffer; {Topic.UNSUPPORTED_OPERATOR}"
+    )
 
 
 def warn_of_host_output(value: torch.Tensor) -> None:
