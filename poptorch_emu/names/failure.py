@@ -102,7 +102,8 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
     message = error.message if isinstance(error, Error) else str(error)
     lines = [f"In your program: {_place(message, trace)}"]
     lines += [f"The rule: {rule}" for rule in [_rule_of(message)] if rule]
-    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip())
+    # A sentence that begins with "Or" belongs to the way out before it.
+    sentences = re.split(r"(?<=[.!?])\s+(?!Or )(?=[A-Z])", message.strip())
     lines += [f"What to change: {sentences[-1]}"] if len(sentences) > 1 else []
     topic = topic_of(message)
     lines += [f"More: python -m poptorch_emu --explain {topic.value}"] if topic else []

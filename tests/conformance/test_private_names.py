@@ -51,9 +51,9 @@ def test_args_parser_then_brings_the_arguments_of_a_call_in_order():
         assert arguments.names == ("x", "scale")
         assert arguments.positional[0] is x
         assert arguments.positional[1] == 2.0
-        (doubled, scale), named = arguments.rebuild_with(lambda tensor: tensor * 2)
-        assert torch.equal(doubled, x * 2)
-        assert (scale, named) == (2.0, {})
+        by_place, by_name = arguments.rebuild_with(lambda tensor: tensor * 2)
+        assert by_place == () and by_name.keys() == {"x"}
+        assert torch.equal(by_name["x"], x * 2)
         with pytest.raises(AssertionError, match="y is not a valid parameter"):
             parser((), {"y": x})
 

@@ -57,7 +57,7 @@ def test_model_without_values_then_refused(wrap) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
 def test_type_that_the_device_lacks_then_refused_with_one_that_it_has(dtype) -> None:
-    expected = f"Unsupported tensor input type from pytorch: {dtype}. Please cast to torch.int32"
+    expected = f"input type from pytorch: {dtype}, that of input 0. Please cast to torch.int32"
     with pytest.raises(poptorch.Error, match=expected):
         poptorch.inferenceModel(nn.Identity(), options())(X.to(dtype))
 
