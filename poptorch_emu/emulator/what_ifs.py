@@ -46,10 +46,9 @@ def what_if(
         >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
         >>> sweep = {"micro_batch": [4, 32], "replicas": [1, 4]}
         >>> print(emulator.what_if(model, torch.ones(4, 64), sweep=sweep))
-        micro_batch  replicas  ...rows/s  fits  limited by
-                  4         1  ...  yes         [1]
+        micro_batch  replicas     rows/s  fits ...limited by
+                  4         1 ...   yes  starting calls (...% of a step)
         ...
-        [1] ... of a step)
     """
     choices = checked_sweep(sweep)
     planner = planner_of(model, inputs, keywords)
