@@ -54,15 +54,28 @@ def is_of_own_class(model: Any) -> bool:
 
 
 def note_inputs(model: Any, x: Any) -> None:
-    """Records the forms of a model's inputs, from arrays or from a data set of TensorFlow."""
-    if _FORM in vars(model) or x is None or not is_of_own_class(model):
+    """Records the forms of a model's inputs, from arrays or from a data set of TensorFlow.
+
+    A Sequential that is not built is built for them, since its stages belong to its graph.
+    """
+    form = None if _FORM in vars(model) else form_of_inputs(x)
+    if form is None:
         return
+    if is_of_own_class(model):
+        vars(model)[_FORM] = form
+    elif isinstance(model, keras.Sequential) and not model.built and isinstance(form, InputForm):
+        model.build((None, *form.shape))
+
+
+def form_of_inputs(x: Any) -> Any:
+    """Returns a structure with the form of each input; `None` if it is not known."""
     spec = getattr(x, "element_spec", None)
     if spec is not None:
         x = spec[0] if isinstance(spec, tuple) else spec
     leaves = keras.tree.flatten(x)
-    if all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
-        vars(model)[_FORM] = keras.tree.map_structure(_form_of, x)
+    if not leaves or not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        return None
+    return keras.tree.map_structure(_form_of, x)
 
 
 def graph_of_call(model: Any) -> CallGraph | None:

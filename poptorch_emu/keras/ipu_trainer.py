@@ -87,11 +87,7 @@ class IpuTrainer:
     def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_steps(self._model.steps_per_execution)
         kwargs = run_arguments(kwargs)
-        given = kwargs.get("x", args[0] if args else None)
-        note_inputs(self._model, given)
-        shape = getattr(given, "shape", None)
-        if name == "predict" and not self._model.built and shape is not None:
-            self._model.build((None, *shape[1:]))  # Stages need the graph of layers.
+        note_inputs(self._model, kwargs.get("x", args[0] if args else None))
         outer = self._is_fitting, self._iterator
         self._is_fitting = name == "fit"
         try:

@@ -66,6 +66,8 @@ def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
                 f"'{filepath}{suffix}'."
             )
         renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
+        if isinstance(renamed, (str, os.PathLike)):  # A training is not lost for want of a folder.
+            Path(renamed).parent.mkdir(parents=True, exist_ok=True)
         return save(model, renamed, *args, **kwargs)
 
     return save_with_suffix

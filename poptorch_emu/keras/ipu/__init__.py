@@ -13,7 +13,6 @@ from poptorch_emu.keras.ipu import (
     gradient_accumulation,
     ipu_strategy,
     refused_modules,
-    tensorflow_1,
 )
 from poptorch_emu.keras.ipu.ops import __all__ as operations
 from poptorch_emu.keras.ipu.ops import pipelining_ops
@@ -34,8 +33,8 @@ __all__ = [
 ]
 
 refused_modules.register(__name__)
-tensorflow_1.refuse()
 old_programs.install()
+ipu_strategy.join_tensorflow()
 
 # Submodules that are loaded at their first use, because few programs need them.
 _LATE = {

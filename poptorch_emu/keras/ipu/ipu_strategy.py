@@ -74,10 +74,7 @@ class IPUStrategy:
                 "replicas in one process, IPUConfig.auto_select_ipus, or PopDistStrategy of "
                 "ipu.distributed.popdist_strategy."
             )
-        tf = tensorflow()
-        if tf is not None:
-            importlib.import_module(_BOUNDARY).install()
-            tensorflow_1.refuse()
+        join_tensorflow()
         self._has_infeeds = enable_dataset_iterators
         self._runner = FunctionRunner(system_settings)
         vars(self)[LAST_RUN] = self._runner.last_executor
@@ -155,6 +152,13 @@ class IPUStrategy:
             RuntimeError: always.
         """
         raise RuntimeError("IPUStrategy.experimental_run_v2 is gone. Use run.")
+
+
+def join_tensorflow() -> None:
+    """Lets TensorFlow and Keras take each other's values, if the program uses TensorFlow."""
+    if tensorflow() is not None:
+        importlib.import_module(_BOUNDARY).install()
+        tensorflow_1.refuse()
 
 
 @functools.cache

@@ -137,7 +137,12 @@ def _for_host(result: Any, given: Any) -> Any:
     def number(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
             return leaf
-        return tf.constant(leaf.detach().numpy()) if is_of_tensorflow else leaf.detach()
+        if is_of_tensorflow:
+            return tf.constant(leaf.detach().numpy())
+        if leaf.requires_grad:  # It keeps its gradient, which a program of PyTorch may take.
+            array = leaf.detach().__array__
+            vars(leaf).update(numpy=array, __array__=array)
+        return leaf
 
     return keras.tree.map_structure(number, result)
 
