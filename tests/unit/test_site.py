@@ -106,7 +106,7 @@ def test_entry_then_has_word_signature_members_and_fields():
     assert "{py:class} poptorch_emu.Options()\n\n{fidelity}`exact` All options of a model" in text
     method = "{py:method} outputMode(output_mode: OutputMode, output_return_period: int"
     assert method in text
-    assert "\n:param output_mode: which.\n" in text
+    assert "\n:param output_mode: selection of the outputs.\n" in text
     assert "\n:raises AssertionError: `output_mode` is not an `OutputMode`" in text
     assert "{py:method} gradientAccumulation(" not in text  # The group has an entry of its own.
 
@@ -172,13 +172,13 @@ def test_entry_with_an_example_then_it_ends_with_its_code():
     code = text.partition("```pycon\n")[2].partition("\n```")[0]
     assert code.startswith(">>> class Model(torch.nn.Module):\n...     def forward(self, x):\n")
     assert "IPU 1        1F0   1F1   1F2\n\nstage 0" in code
-    assert text.count("Example") == 0 and ":raises Error: the model is not compiled." in text
+    assert text.count("Example") == 0 and ":raises Error: the model is not compiled and " in text
 
 
 def test_entry_of_a_class_with_attributes_then_each_has_an_entry_with_its_text():
     text = "\n".join(api_entries.text_of("poptorch_emu.emulator.HostWork"))
     items = [
-        "{py:attribute} items_per_second\n\n{fidelity}`modelled` rows that the loader yields; ",
+        "{py:attribute} items_per_second\n\n{fidelity}`modelled` rows that the loader yields per ",
         "{py:attribute} seconds_per_update\n\n{fidelity}`modelled` ",
     ]
     assert [text.count(item) for item in items] == [1, 1]
@@ -200,7 +200,10 @@ def test_entry_of_a_name_without_a_docstring_then_it_has_words_of_its_own():
 
 def test_entry_of_a_class_then_inherited_attributes_have_their_text_and_no_filler():
     text = "\n".join(api_entries.text_of("poptorch_emu.UnrecoverableError"))
-    assert "{py:attribute} message\n\n{fidelity}`exact` what is wrong, without prefix." in text
+    assert (
+        "{py:attribute} message\n\n{fidelity}`exact` description of the error without prefix."
+        in text
+    )
     plan = "\n".join(api_entries.text_of("poptorch_emu.emulator.TimePlan"))
     assert "Initialize self" not in plan
 
