@@ -31,7 +31,7 @@ class Remedy:
 
     Attributes:
         loss: cause that the change reduces; None for a change that a real system requires.
-        settings: settings of the planner; empty if no change was found.
+        settings: settings of the planner; empty if no change helps.
         planned: plan of the model with these settings.
         gain: additional rows per second, as a fraction of those without the change. It is negative
             if a required change makes the model slower.
@@ -52,8 +52,8 @@ class Remedy:
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
     """Returns the worthwhile changes, best first, after those that a real system requires.
 
-    A change must fit in memory. If the unchanged model does not fit, a change must not need more
-    memory.
+    The first cause of the plan is always among them, even if no change helps. A change must fit in
+    memory. If the unchanged model does not fit, a change must not need more memory.
     """
     now = planner.plan()
     if not now.time.step_seconds or now.time.throughput is None:
@@ -67,15 +67,19 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
         remedy = search.remedy(loss, may_trace=loss.share >= best and now.tiles.fits)
         if remedy is not None and remedy.score >= LEAST_SHARE:
             found.append(remedy)
+        elif not found:
+            # Only the user can make the host faster, which saves up to all of this cause.
+            saved = loss.share if loss.cause is Cause.HOST_DATA else 0.0
+            found.append(Remedy(loss, {}, None, score=saved))
     found.sort(key=lambda remedy: -remedy.score)
-    return (*needed, *_without_repetition(found))
+    return tuple(_without_repetition([*needed, *found]))
 
 
 def _without_repetition(found: Iterable[Remedy]) -> Iterator[Remedy]:
     """Yields the remedies without repeated settings."""
     seen: list[Settings] = []
     for remedy in found:
-        if remedy.settings not in seen:
+        if remedy.planned is None or remedy.settings not in seen:
             seen.append(remedy.settings)
             yield remedy
 
@@ -207,6 +211,7 @@ _CHANGES: Mapping[Cause, Callable[[Planner], list[Settings]]] = {
     Cause.UPDATE: _smaller_updates,
     Cause.ALL_REDUCE: _longer_windows,
     Cause.CALLS: _more_iterations,
+    Cause.HOST_DATA: _longer_windows,
     Cause.HOST_INPUT: _hidden_input,
     Cause.HOST_OUTPUT: _fewer_outputs,
     Cause.STREAMING: _on_chip,

@@ -13,6 +13,7 @@ from poptorch_emu.report.bottleneck_text import listed, spread_weight_text
 
 # Sentences on the share of a step that each cause takes.
 _CAUSES: Mapping[Cause, str] = {
+    Cause.HOST_DATA: "The IPUs wait for the program on the host for {share} of a step.",
     Cause.HOST_INPUT: "IPU {ipu} waits for inputs from the host for {share} of a step.",
     Cause.HOST_OUTPUT: "IPU {ipu} waits for results to reach the host for {share} of a step.",
     Cause.CALLS: "Starting a call on the host takes {share} of a step.",
@@ -35,6 +36,16 @@ _CAUSES: Mapping[Cause, str] = {
         "Micro-batches are small for the machine: starting programs and exchange between tiles "
         "take {share} of a step on IPU {ipu}."
     ),
+    Cause.COMPUTE: "IPU {ipu} computes for {share} of a step.",
+}
+# Sentences about causes against which no planned change helps.
+_OTHERWISE: Mapping[Cause, str] = {
+    Cause.HOST_DATA: (
+        "Load data in more processes (num_workers= of poptorch.DataLoader), or ahead of time "
+        "(mode=poptorch.DataLoaderMode.Async)."
+    ),
+    Cause.HOST_INPUT: "No change that was tried helps; send shorter inputs, as in float16.",
+    Cause.COMPUTE: "Everything else takes little; model.half() or more replicas make it faster.",
 }
 _KINDS = {
     "activation": "activations",
@@ -75,6 +86,9 @@ def _advice(settings: Mapping[str, Any]) -> list[str]:
 
 def remedy_text(remedy: Remedy) -> str:
     """Returns the cause, its share of a step, the change, and the predicted gain."""
+    if remedy.planned is None and remedy.loss is not None:
+        usual = "No change that was tried, and that fits, saves 5% of a step."
+        return f"{_cause_text(remedy)} {_OTHERWISE.get(remedy.loss.cause, usual)}"
     advice = _advice_text(remedy)
     if remedy.planned is None:
         return f"{_cause_text(remedy)} {advice}. No split over as many IPUs was found that does it."

@@ -14,6 +14,7 @@ from poptorch_emu.compile.fitting import Fitting, Way
 from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.inventory import Inventory
+from poptorch_emu.plan.time.causes import Cause
 from poptorch_emu.report.page.page_content import PageContent
 from poptorch_emu.report.remedy_text import advice_text, remedy_text, update_text
 from poptorch_emu.report.settings_code import settings_code
@@ -59,7 +60,8 @@ def ways_out(content: PageContent) -> list[dict[str, Any]]:
 def _of_speed(remedy: Remedy) -> dict[str, Any]:
     planned = remedy.planned
     code = None if planned is None else settings_code(remedy.settings, planned)
-    kind = "problem" if remedy.loss is None else "warning"
+    is_good = remedy.loss is not None and remedy.loss.cause is Cause.COMPUTE
+    kind = "problem" if remedy.loss is None else "good" if is_good else "warning"
     return {"kind": kind, "text": remedy_text(remedy), "code": code}
 
 

@@ -208,6 +208,39 @@ def mended_rows(model: poptorch.PoplarExecutor, batch: torch.Tensor) -> float:
     return len(batch) / model.options.device_iterations
 
 
+def test_first_insight_when_the_loader_is_slow_then_names_it_in_all_places() -> None:
+    slow = emulator.HostWork(items_per_second=1000)
+    case = CASES["short windows"]
+    view = emulator.summary(*built(case), system=SYSTEM, io=slow).view
+    share = re.search(r"program on the host for ([\d.]+)% of a step", view["insights"][0]["text"])
+    assert "num_workers" in view["insights"][0]["text"] and view["insights"][0]["code"] is None
+    assert float(share[1]) > 90 and "host's own work" in view["bottleneck"]
+    (point,) = emulator.what_if(
+        *built(case), system=SYSTEM, io=slow, sweep={"accumulation": [case.accumulation]}
+    ).points
+    estimate = emulator.estimate(*built(case), system=SYSTEM, io=slow)
+    assert point.limit == estimate.bottleneck == view["bottleneck"]
+    assert estimate.throughput == pytest.approx(1000)
+
+
+def test_first_cause_when_no_change_helps_then_is_told_all_the_same() -> None:
+    """Links take most, which the split that is there already keeps smallest."""
+    view = emulator.summary(*built(CASES["recomputation"]), system=SYSTEM).view
+    assert view["bottleneck"].startswith("data from other IPUs")
+    texts = [one["text"] for one in view["insights"] if one["kind"] == "warning"]
+    assert "waits for data from other IPUs" in texts[-1]
+    assert texts[-1].endswith("No change that was tried, and that fits, saves 5% of a step.")
+
+
+def test_insights_of_a_model_that_mostly_computes_then_say_so() -> None:
+    """Exchange between the tiles takes some percent in the largest of micro-batches."""
+    view = emulator.summary(*built(Case("", "", [64] + [4096] * 4, FOUR, 4096)), system=SYSTEM).view
+    assert view["bottleneck"].startswith("computing (8")
+    (text,) = (one["text"] for one in view["insights"] if "IPU 0 computes" in one["text"])
+    assert "model.half()" in text
+    assert not any("Micro-batches are small" in one["text"] for one in view["insights"])
+
+
 def test_insights_of_a_balanced_model_then_ask_for_no_move() -> None:
     case = Case("", "", [64] + [1024] * 8, [i // 2 for i in range(8)], 512, accumulation=1024)
     texts = [insight["text"] for insight in emulator.summary(*built(case)).view["insights"]]

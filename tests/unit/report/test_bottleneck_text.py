@@ -42,8 +42,21 @@ def spent(**seconds: float) -> TimePlan:
         (spent(COMPUTE=2, DATA=2), "waiting for the host's own work (50% of a step)"),
         (spent(COMPUTE=2, SYNC=1, EXCHANGE=1), "small micro-batches (50% of a step)"),
         (spent(COMPUTE=97, CALL=3), "computing (97% of a step)"),
+        (spent(COMPUTE=79, CALL=21), "starting calls (21% of a step)"),
+        (spent(COMPUTE=81, CALL=19), "computing (81% of a step)"),
     ],
-    ids=["ramp", "imbalance", "turns", "update", "compute", "loader", "small", "no loss"],
+    ids=[
+        "ramp",
+        "imbalance",
+        "turns",
+        "update",
+        "compute",
+        "loader",
+        "small",
+        "no loss",
+        "over a quarter",
+        "under a quarter",
+    ],
 )
 def test_first_cause_then_is_the_largest_loss_with_its_share(plan: TimePlan, text: str) -> None:
     assert bottleneck_text(plan).startswith(text)
