@@ -86,7 +86,7 @@ class CapturedModel(torch.nn.Module):
         values = {name: getattr(self, name) for name in self.variables}
         with (
             keras.device(str(device)),
-            StoringScope(self.variables, values, device, _variables_of_losses(model)),
+            StoringScope(self.variables, values, device, _variables_of_losses(model)) as scope,
             device_random_numbers(),
             (sending := SendingCapture(self._replicas)).active(),
         ):
@@ -94,6 +94,7 @@ class CapturedModel(torch.nn.Module):
             flag = {"training": is_training} if model._call_has_training_arg else {}
             y_pred = call_by_stages(model, plan, x, **flag)
             self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
+            self._seen["assigns"] = scope.has_stored
             outputs = tuple(keras.tree.flatten(y_pred))
             if self._use is Use.PREDICT:
                 return (*outputs, *self._sent(sending))
@@ -125,6 +126,11 @@ class CapturedModel(torch.nn.Module):
                 [x.reshape(steps, replicas, *y.shape) for x, y in zip(taken, leaves, strict=True)],
             )
 
+    @property
+    def assigns(self) -> bool:
+        """Whether a layer assigned to a variable when the model was traced."""
+        return bool(self._seen["assigns"])
+
     def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Returns outputs in the structure that the model returned when it was traced."""
         return keras.tree.pack_sequence_as(self._seen["structure"], outputs)
@@ -144,7 +150,11 @@ def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
 
 
 class StoringScope(keras.StatelessScope):  # type: ignore[misc]
-    """Gives variables the tracer's values, and stores assignments in these values."""
+    """Gives variables the tracer's values, and stores assignments in these values.
+
+    Attributes:
+        has_stored: whether anything was assigned to a variable.
+    """
 
     def __init__(
         self,
@@ -168,6 +178,7 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
         self._of_host = list(of_host)
         mapping += [(v, torch.zeros(tuple(v.shape), device=device)) for v in self._of_host]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self.has_stored = False
         self._stored = {id(v): value for v, value in mapping[: len(variables)]}
         if trained is None:
             trained = [variable for variable in variables.values() if variable.trainable]
@@ -201,6 +212,7 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
                 f"{reason}. Keep state of the device in floating-point weights with "
                 "add_weight(trainable=False), and update metrics outside of call()."
             )
+        self.has_stored = True
         self._store(variable, stored, value.detach())
 
     def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:

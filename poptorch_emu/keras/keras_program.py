@@ -66,6 +66,8 @@ class KerasProgram(DeviceProgram):
             finally:
                 if self._link is not None:
                     self._link.finish()
+            if self._link is None and self._module.assigns:
+                self.executor.copyWeightsToHost()
         self._module.send(results, self.steps // self.replicas, self.replicas)
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
         return whole, losses, self._module.packed_outputs(results) if results else None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras import original_options, run_settings, stage_assignment
+from poptorch_emu.keras import original_options, run_settings, saved_stages, stage_assignment
 from poptorch_emu.keras.call_graph import graph_of_call, is_of_own_class
 from poptorch_emu.keras.ipu_trainer import IpuTrainer
 from poptorch_emu.keras.run_settings import (
@@ -42,6 +43,8 @@ class IpuModelMethods:
         for name in ("compile", "fit", "evaluate", "predict", *functions):
             attributes[name] = getattr(trainer, name)
         attributes[LAST_RUN] = trainer.last_executor
+        attributes[saved_stages.SAVE] = self._save_stages
+        attributes[saved_stages.RESTORE] = self._restore_stages
         attributes["reset_metrics"] = trainer.metrics.reset
         attributes["_get_metrics_result_or_logs"] = trainer.metrics.result_or_logs
         attributes["_symbolic_build"] = trainer.symbolic_build
@@ -263,6 +266,21 @@ class IpuModelMethods:
             "export_for_ipu_serving writes an executable for TensorFlow Serving, which does not "
             "run here. Save the model with model.save('name.keras'), and call predict."
         )
+
+    def _save_stages(self, path: Path) -> None:
+        """Adds the stages and options of the model to the file in which it was saved."""
+        saved_stages.save(self._model, self._trainer.settings, path)
+
+    def _restore_stages(self, path: Path) -> None:
+        """Gives the model the stages and options that its file has.
+
+        Raises:
+            Error: they do not belong to the model.
+        """
+        settings = saved_stages.restore(self._model, path)
+        if settings is not None:
+            self._trainer.settings = settings
+            self._trainer.forget()
 
     def _change(self, **settings: Any) -> None:
         """Changes settings and drops the programs that were compiled with the old ones."""

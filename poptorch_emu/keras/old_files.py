@@ -17,6 +17,7 @@ from typing import Any
 import keras
 from keras.src.saving import saving_api
 
+from poptorch_emu.keras.saved_stages import RESTORE, SAVE
 from poptorch_emu.log import logger
 
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
@@ -68,7 +69,10 @@ def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
         renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
         if isinstance(renamed, (str, os.PathLike)):  # A training is not lost for want of a folder.
             Path(renamed).parent.mkdir(parents=True, exist_ok=True)
-        return save(model, renamed, *args, **kwargs)
+        result = save(model, renamed, *args, **kwargs)
+        if suffix == _MODEL and SAVE in vars(model) and Path(renamed).is_file():
+            vars(model)[SAVE](Path(renamed))
+        return result
 
     return save_with_suffix
 
@@ -81,8 +85,12 @@ def _finding(load: Callable[..., Any], suffix: str) -> Callable[..., Any]:
     def load_found(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
         named = given.arguments["filepath"]
-        given.arguments["filepath"] = _newest(named, _renamed(named, suffix, _OF_CHECKPOINTS))
-        return load(*given.args, **given.kwargs)
+        path = _newest(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+        given.arguments["filepath"] = path
+        result = load(*given.args, **given.kwargs)
+        if suffix == _MODEL and RESTORE in vars(result) and Path(path).is_file():
+            vars(result)[RESTORE](Path(path))
+        return result
 
     return load_found
 

@@ -30,6 +30,7 @@ from poptorch_emu.keras.stage_marks import (
     Mark,
     Marked,
     Stages,
+    any_stages,
     checked_stage,
     mark,
     note_any_stages,
@@ -176,6 +177,34 @@ def assign(model: Any, assignments: Sequence[Any]) -> None:
             )
     for call, each in zip(contents.calls, _checked(contents, assignments), strict=True):
         mark(call.node, each)
+
+
+def known_stages(model: Any) -> tuple[Stages, ...] | None:
+    """Returns the stages of the calls of a model; `None` if it has none."""
+    stages = stages_of(contents_of(model)) if any_stages() else ()
+    return stages if has_stages(stages) else None
+
+
+def restore(model: Any, stages: Any) -> None:
+    """Gives a model stages that were read from a file, or none if they are `None`.
+
+    Raises:
+        ValueError: the model has another number of calls, or a stage is no number.
+    """
+    contents = contents_of(model)
+    checked = tuple(map(_read, stages or ()))
+    if isinstance(model, keras.Sequential) and stages is not None:
+        note_any_stages()
+        keep_assigned(model, checked)
+    elif contents.graph is not None and stages is not None:
+        for call, each in zip(contents.calls, checked, strict=True):
+            mark(call.node, each)
+
+
+def _read(stages: Any) -> Stages:
+    if isinstance(stages, list):
+        return tuple(map(_read, stages))
+    return None if stages is None else checked_stage(stages)
 
 
 def unassign(model: Any) -> None:
