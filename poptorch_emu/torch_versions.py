@@ -7,7 +7,10 @@ says what breaks if it moves. Differences between versions of PyTorch are handle
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -141,6 +144,27 @@ def leave_uncompiled(function: FunctionType) -> None:
 def is_jit_tracing() -> bool:
     """Returns whether `torch.jit.trace` is running a function."""
     return torch._C._is_tracing()
+
+
+@contextmanager
+def without_jit_tracing() -> Iterator[None]:
+    """Keeps `torch.jit.trace` from recording operations, which may change what it records."""
+    core: Any = torch._C
+    state = core._get_tracing_state()
+    core._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        core._set_tracing_state(state)
+
+
+def without_functorch_transforms() -> AbstractContextManager[Any]:
+    """Makes operations run as outside `torch.func`, which refuses changes of captured tensors."""
+    if not has_functorch_transform():
+        return nullcontext()
+    transforms: Any = importlib.import_module("torch._functorch.pyfunctorch")
+    cleared: AbstractContextManager[Any] = transforms.temporarily_clear_interpreter_stack()
+    return cleared
 
 
 def has_functorch_transform() -> bool:

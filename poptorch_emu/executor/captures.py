@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar
 
+import torch
+
 from poptorch_emu.errors import make_error
 from poptorch_emu.torch_versions import (
+    DisableTorchFunction,
+    disable_current_modes,
     has_capturing_mode,
     has_functorch_transform,
     is_jit_tracing,
     leave_uncompiled,
+    without_functorch_transforms,
+    without_jit_tracing,
 )
 from poptorch_emu.trace.blocks import check_not_tracing
 from poptorch_emu.trace.source_line import user_source
@@ -33,6 +40,19 @@ def uncompiled_methods(own_class: type[T]) -> type[T]:
         if isinstance(member, FunctionType):
             uncompiled(member)
     return own_class
+
+
+@contextmanager
+def outside_of_captures() -> Iterator[None]:
+    """Makes operations run although somebody records or transforms what this thread does."""
+    with (
+        without_functorch_transforms(),
+        without_jit_tracing(),
+        disable_current_modes(),
+        DisableTorchFunction(),
+        torch.inference_mode(False),
+    ):
+        yield
 
 
 def check_not_captured() -> None:

@@ -24,7 +24,6 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.limits import check_batches
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import compiler_error, make_error
-from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.guarded_programs import (
     GuardedProgram,
     GuardedPrograms,
@@ -34,6 +33,7 @@ from poptorch_emu.executor.guarded_programs import (
 from poptorch_emu.executor.hooks import run_post_compile_hooks, run_pre_compile_hooks
 from poptorch_emu.executor.measurement import profile_folder
 from poptorch_emu.executor.replica_grouping import ReplicaGroupings
+from poptorch_emu.executor.synced_tensors import settled
 from poptorch_emu.log import logger, start_repeats
 from poptorch_emu.machine.system import current_system
 from poptorch_emu.module_loading import LateModule
@@ -163,7 +163,7 @@ class Compilation:
         kept = arguments.kept()  # forward may change its arguments.
         start_repeats(request.config.max_repeat_logs)
         with progress_bar(STEPS, request.config.shows_progress_bar) as on_step:
-            with wrapping.settled(self._user_model):
+            with settled(self._user_model):
                 executable = make(request, on_step)
             check_memory(executable, profile_folder(request.config))
             if self.executable is not None:
@@ -229,7 +229,7 @@ class Compilation:
             ignores_schedule: whether to ignore the schedule, as in `plan_model`.
         """
         request = self.request(arguments, options)
-        with wrapping.settled(self._user_model):
+        with settled(self._user_model):
             inventory = plan_model(request, ignores_schedule=ignores_schedule)
             return request, inventory
 
@@ -256,8 +256,8 @@ class Compilation:
         return request
 
     def observed(self, request: Request, observe: Observe) -> Executable:
-        """Returns a separate program with the host calls that `observe` adds."""
-        with wrapping.settled(self._user_model):
+        """Returns a program of its own that calls the host as `observe` wants it."""
+        with settled(self._user_model):
             return compile_observed(request, observe)
 
     def viewer(self, options: Options) -> Callable[[], Mapping[str, Any]]:

@@ -1,31 +1,29 @@
-"""The lock of a device, which one thread holds while others wait."""
+"""The locks of devices, and of the host's tensors: one thread uses them, while the others wait.
+
+A thread that holds the lock of a device may ask for that of the host's tensors, and never the other
+way round. So a thread that holds the latter reads the weights that the host has, and asks no device
+for newer ones.
+"""
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-# Common lock of all trainers that share tensors. A call of one trainer reads the newest values of
-# the others, and the other way round, so with two locks they could wait for each other.
-_COMMON_LOCK = threading.RLock()
+from poptorch_emu.turns import TurnLock
+
+# Held while weights go from a device to the host or from the host to a device, and while the
+# weights of a whole model are read. So these are always weights of one step.
+HOST_TENSORS = TurnLock()
 
 
-class DeviceLock:
-    """A lock that one thread holds; a deep copy of its owner has a new lock.
+class DeviceLock(TurnLock):
+    """The lock of a device; a deep copy of its owner has its own.
 
-    Attributes:
-        lock: lock that the thread that uses the device holds.
+    Trainers of the same tensors have joined locks: a call of one asks the others for the newest
+    values, and so on, so two locks could wait for one another.
     """
-
-    def __init__(self) -> None:
-        """Makes a lock of its own."""
-        self.lock = threading.RLock()
-
-    def share(self) -> None:
-        """Replaces the lock by the common lock of trainers that share tensors."""
-        self.lock = _COMMON_LOCK
 
     def __deepcopy__(self, _: Any) -> DeviceLock:
         return DeviceLock()
@@ -49,7 +47,7 @@ def one_at_a_time(
 
     @functools.wraps(method)
     def locked(self: Self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with self.device_lock.lock:
+        with self.device_lock:
             return method(self, *args, **kwargs)
 
     return locked

@@ -380,7 +380,9 @@ class DeviceModel:
     def _detach(self) -> None:
         """Copies the device's state back and releases the device, if one is attached."""
         session = self.device.session
-        if session is not None:
+        if session is not None and session.is_lost:
+            self.weights.give_up()
+        elif session is not None:
             self.weights.bring_home()
             if self.optimizer_link is not None:
                 self.optimizer_link.receive(session)

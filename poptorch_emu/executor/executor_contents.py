@@ -58,7 +58,7 @@ def request_of(
     if inputs or keywords:
         bind = partial(executor._args_parser.bind, inputs, dict(keywords))
     device = executor._on_device
-    with device.device_lock.lock:
+    with device.device_lock:
         own = device.options
         if options is not None:
             own = options_of(options, device.optimizer_link)

@@ -56,7 +56,7 @@ def trainingModel(
         )
     if optimizer is None:
         optimizer = SGD(model.parameters(), lr=0.01)
-    return PoplarExecutor(wrapping.twin_of(model), options, True, optimizer, user_model=model)
+    return PoplarExecutor(wrapping.traced_copy(model), options, True, optimizer, user_model=model)
 
 
 @uncompiled
@@ -89,7 +89,9 @@ def inferenceModel(
             f"{options.Training.gradient_accumulation}.{hint} Only training accumulates; "
             f"{Topic.ACCUMULATION_IN_INFERENCE}"
         )
-    return PoplarExecutor(wrapping.twin_of(model), options, False)
+    own = wrapping.twin_of(model)
+    traced = wrapping.traced_copy(own) if wrapping.is_wrapped(own) else own
+    return PoplarExecutor(traced, options, False, user_model=own)
 
 
 def _user_module(model: object) -> torch.nn.Module:

@@ -10,16 +10,19 @@ import copy
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
 
 from poptorch_emu.executor.captures import uncompiled
+from poptorch_emu.executor.device_lock import HOST_TENSORS
 from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, pytree
 
 _OWNERS = "_poptorch_owners"
-_OUR_NAMES = frozenset({_OWNERS, "__class__", "__dict__"})
-# Attributes that belong to an executor and not to the tensor.
+# `__class__` is none of them: TorchScript asks for it alone before C++ reads the memory.
+_OUR_NAMES = frozenset({_OWNERS, "__dict__"})
+# What belongs to an executor and not to the tensor.
 _OUR_ATTRIBUTES = frozenset({_OWNERS, "replicaGrouping"})
 
 
@@ -37,7 +40,13 @@ class Trainer(Protocol):
 
 
 class TrainedWeights(Protocol):
-    """Interface of the weights of such an executor."""
+    """What is needed of the weights of such an executor.
+
+    Attributes:
+        is_ahead: whether the device has newer ones than the host.
+    """
+
+    is_ahead: bool
 
     def bring_home(self) -> bool:
         """Copies the weights back if the device has newer ones."""
@@ -54,7 +63,8 @@ class Link:
         """Stores weak references to the executor and its weights."""
         self._trainer = weakref.ref(trainer)
         self._weights = weakref.ref(weights)
-        self._threads: set[int] = set()  # Threads that are in `sync`.
+        self._quiet: set[int] = set()  # Threads that do not sync.
+        self._training_thread: int | None = None
         self.version = 0
         self.models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
@@ -68,23 +78,39 @@ class Link:
         """The executor's weights, or None if they no longer exist."""
         return self._weights()
 
+    @property
+    def trains_here(self) -> bool:
+        """Whether no other thread than this one called the executor last."""
+        return self._training_thread in (None, threading.get_ident())
+
+    def note_training(self) -> None:
+        """Notes that this thread calls the executor."""
+        self._training_thread = threading.get_ident()
+
     def count_change(self) -> None:
         """Counts a change of the host's or the executor's weights."""
         self.version += 1
 
     def sync(self) -> bool:
-        """Copies the weights back if the device has newer ones; returns whether it did."""
-        thread = threading.get_ident()
-        if thread in self._threads:
-            return False
+        """Brings the weights of this executor back if they are newer there; returns whether."""
         weights = self._weights()
-        if weights is None:
+        if weights is None or not weights.is_ahead or threading.get_ident() in self._quiet:
             return False
-        self._threads.add(thread)
-        try:
+        with self.quiet():
             return weights.bring_home()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Keeps this thread from syncing."""
+        thread = threading.get_ident()
+        if thread in self._quiet:
+            yield
+            return
+        self._quiet.add(thread)
+        try:
+            yield
         finally:
-            self._threads.discard(thread)
+            self._quiet.discard(thread)
 
 
 class _Owners:
@@ -108,7 +134,8 @@ class Synced:
     def __getattribute__(self, name: str) -> Any:
         if name not in _OUR_NAMES:
             sync(self)
-        return super().__getattribute__(name)
+        # Another thread may give the tensor its own class meanwhile, of which `super` is none.
+        return torch.Tensor.__getattribute__(self, name)
 
     @classmethod
     def __torch_function__(
@@ -118,7 +145,7 @@ class Synced:
         for value in pytree.tree_iter((args, kwargs)):
             if isinstance(value, Synced):
                 sync(value)
-        with DisableTorchFunctionSubclass():
+        with HOST_TENSORS, DisableTorchFunctionSubclass():
             if func == _READ_DATA:
                 # Unlike PyTorch's `data`, this tensor shares the version counter with the original.
                 return args[0].detach().as_subclass(torch.Tensor)
@@ -182,6 +209,21 @@ def sync(value: object) -> None:
     if owners is not None:
         for link in owners.links:
             link.sync()
+
+
+@contextmanager
+def settled(model: torch.nn.Module) -> Iterator[None]:
+    """Brings the weights of a model back, and keeps them as they are on the host meanwhile.
+
+    So the values that are read inside are of one step, while other threads may train the model.
+    """
+    links = links_of(model)
+    for link in links:
+        link.sync()
+    with HOST_TENSORS, ExitStack() as stack:
+        for link in links:
+            stack.enter_context(link.quiet())
+        yield
 
 
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -15,8 +15,16 @@ import torch
 from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.attached_device import AttachedDevice
 from poptorch_emu.executor.batch_counts import count_batches
-from poptorch_emu.executor.device_lock import DeviceLock, one_at_a_time
-from poptorch_emu.executor.synced_tensors import Link, Trainer, links_of, memory_of, num_changes
+from poptorch_emu.executor.captures import outside_of_captures
+from poptorch_emu.executor.device_lock import HOST_TENSORS, DeviceLock, one_at_a_time
+from poptorch_emu.executor.synced_tensors import (
+    Link,
+    Trainer,
+    links_of,
+    memory_of,
+    num_changes,
+    settled,
+)
 from poptorch_emu.executor.unseen_changes import HostVersions
 from poptorch_emu.log import logger
 from poptorch_emu.runtime.session import Session
@@ -27,8 +35,9 @@ class Weights:
     """Parameters and buffers of one executor's model, on the host and on its device.
 
     Attributes:
-        link: link from the trained tensors to the executor.
-        device_lock: lock that the thread that uses the device holds.
+        link: leads the tensors that the executor trains back to it.
+        is_ahead: whether the device has newer values than the host.
+        device_lock: held by the thread that uses the device.
     """
 
     def __init__(
@@ -42,13 +51,13 @@ class Weights:
             device: the attached device; empty while none is attached.
             is_training: whether the executor trains.
         """
-        self._is_ahead = False
-        self._num_uncounted = 0  # Calls not yet in the counters of batches.
+        self.is_ahead = False
+        self._num_uncounted = 0  # Calls that the counters of batches do not know yet.
         self._model = model
         self._device = device
         self._is_training = is_training
-        self._has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in model.modules())
         self.link = Link(trainer, self)
+        self._has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in model.modules())
         self.device_lock = DeviceLock()
         self._partners: weakref.WeakSet[Weights] = weakref.WeakSet()
         self._had_partners = False
@@ -86,9 +95,10 @@ class Weights:
         self._tell_partners(session.executable.variables)
 
     def note_run(self) -> None:
-        """Records that the device runs, which puts a training device ahead of the host."""
-        self._is_ahead = self._is_training
+        """Notes that the device runs: if it trains, it gets ahead of the host."""
+        self.is_ahead = self._is_training
         self._num_uncounted += 1
+        self.link.note_training()
 
     @one_at_a_time
     def download(self) -> None:
@@ -99,21 +109,37 @@ class Weights:
         session.check_idle()
         if self._is_training:
             self.refresh()
-        self._is_ahead = False
-        tensors = self._host_tensors()
-        session.download(tensors)
-        count_batches(self._model, session.executable, self._num_uncounted)
-        self._num_uncounted = 0
-        self._note_agreement(session, tensors)
-        self._tell_partners(session.executable.variables)
+        with HOST_TENSORS, self.link.quiet(), outside_of_captures():
+            self.is_ahead = False
+            tensors = self._host_tensors()
+            session.download(tensors)
+            count_batches(self._model, session.executable, self._num_uncounted)
+            self._num_uncounted = 0
+            self._note_agreement(session, tensors)
+            self._tell_partners(session.executable.variables)
 
     def bring_home(self) -> bool:
-        """Copies the weights to the host if the device has newer ones; returns whether it did."""
-        if not self._is_ahead:
+        """Copies the weights to the host if they are newer on the device; returns whether.
+
+        A thread that holds the lock of the host's tensors waits for no device. Where another
+        thread is in a call, it goes on with the weights that the host has.
+        """
+        if not self.is_ahead:
             return False
+        if not HOST_TENSORS.is_mine:
+            self._implicit_download()
+            return True
+        if not self.device_lock.try_enter():
+            return False
+        try:
+            self._implicit_download()
+        finally:
+            self.device_lock.leave()
+        return True
+
+    def _implicit_download(self) -> None:
         logger.debug("Implicit copyWeightsToHost()")
         self.download()
-        return True
 
     def note_end(self) -> None:
         """Copies the weights to the host if TorchScript may read them without Python."""
@@ -121,8 +147,8 @@ class Weights:
             self.bring_home()
 
     def give_up(self) -> None:
-        """Discards the device's training since the last download; the host's values count."""
-        self._is_ahead = False
+        """Gives up what the device has learnt since the last download: the host is right."""
+        self.is_ahead = False
         self._num_uncounted = 0
 
     def upload(self, names: Iterable[str] | None = None) -> None:
@@ -131,11 +157,12 @@ class Weights:
         session = self._device.session
         if session is not None:
             self._sync_partners()
-            tensors = self._host_tensors()
-            self._send(
-                session, tensors if names is None else {name: tensors[name] for name in names}
-            )
-            self._tell_partners(session.executable.variables if names is None else names)
+            with settled(self._model):
+                tensors = self._host_tensors()
+                self._send(
+                    session, tensors if names is None else {name: tensors[name] for name in names}
+                )
+                self._tell_partners(session.executable.variables if names is None else names)
 
     def refresh(self) -> None:
         """Copies newer weights of other executors to the device."""
@@ -146,9 +173,10 @@ class Weights:
             self._sync_partners()
             if self._outdated:
                 logger.debug("Implicit copyWeightsToDevice()")
-                tensors = self._host_tensors()
-                self._send(session, {name: tensors[name] for name in self._outdated})
-                self._outdated.clear()
+                with settled(self._model):
+                    tensors = self._host_tensors()
+                    self._send(session, {name: tensors[name] for name in self._outdated})
+                    self._outdated.clear()
         elif self._news.have_come():
             logger.debug("Implicit copyWeightsToDevice()")
             self._send_all(session)
@@ -160,7 +188,8 @@ class Weights:
     def _send_all(self, session: Session) -> None:
         """Copies all tensors of the host to the device, and discards its training."""
         self._num_uncounted = 0
-        self._send(session, self._host_tensors())
+        with settled(self._model):
+            self._send(session, self._host_tensors())
 
     def _send(self, session: Session, tensors: Mapping[str, torch.Tensor]) -> None:
         session.upload(tensors)
@@ -183,8 +212,8 @@ class Weights:
         self._had_partners = True
 
     def __del__(self) -> None:
-        """Copies the newest weights to the host, because the model may outlive this executor."""
-        if self._is_ahead and not sys.is_finalizing():
+        """Leaves what was learnt on the host; the model's memory may be all that is kept of it."""
+        if self.is_ahead and not sys.is_finalizing():
             try:
                 self.bring_home()
             except Exception as error:
@@ -216,8 +245,7 @@ class Weights:
                 yield weights
 
     def _take_turns_with(self, other: Weights) -> None:
-        self.device_lock.share()
-        other.device_lock.share()
+        self.device_lock.join(other.device_lock)
 
     def _meet_trainers(self) -> None:
         """Finds the other trainers of the tensors before an upload."""

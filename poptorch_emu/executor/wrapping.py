@@ -18,18 +18,19 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
+from poptorch_emu.executor.device_lock import HOST_TENSORS
 from poptorch_emu.executor.synced_tensors import (
     Link,
     Synced,
     SyncedBuffer,
-    links_of,
-    own_class,
     plain,
     put_on_tensor,
+    settled,
     take_off_tensor,
     tensors_of,
 )
 from poptorch_emu.trace.module_state import check_initialised
+from poptorch_emu.trace.slots import shallow_copy
 
 _MODEL_READS = frozenset({"_parameters", "_buffers", "forward"})
 
@@ -69,43 +70,11 @@ def wrap(model: torch.nn.Module, link: Link) -> None:
 
 def put_on(model: torch.nn.Module, link: Link, cls: type[torch.nn.Module]) -> None:
     """Gives `model` the class `cls`, and makes its parameters and buffers follow `link`."""
-    for tensor in list(tensors_of(model)):
-        put_on_tensor(tensor, link)
-    model.__class__ = cls
-    link.models.add(model)
-
-
-def twin_of(model: torch.nn.Module) -> torch.nn.Module:
-    """Returns another module with the same attributes, which a wrapper runs.
-
-    A `__copy__` of the user's is called. `__reduce__` and `__getstate__` are not, because they may
-    leave out attributes that `forward` reads, or make other weights.
-    """
-    link, cls = link_of(model), type(model)
-    if hasattr(cls if link is None else _class_below(model), "__copy__"):
-        return copy.copy(model)
-    twin = object.__new__(cls)
-    vars(twin).update(vars(model))
-    if link is not None:
-        link.models.add(twin)
-    return twin
-
-
-@contextmanager
-def settled(model: torch.nn.Module) -> Iterator[None]:
-    """Copies the weights back once. Reads of `model` inside do not sync again, which saves time."""
-    for link in links_of(model):
-        link.sync()
-    synced = [value for value in tensors_of(model) if isinstance(value, Synced)]
-    wrapped = [module for module in model.modules() if is_wrapped(module)]
-    classes = [(value, type(value), _class_below(value)) for value in (*synced, *wrapped)]
-    for value, _, below in classes:
-        value.__class__ = below
-    try:
-        yield
-    finally:
-        for value, cls, _ in classes:
-            value.__class__ = cls
+    with HOST_TENSORS:
+        for tensor in list(tensors_of(model)):
+            put_on_tensor(tensor, link)
+        model.__class__ = cls
+        link.models.add(model)
 
 
 def unwrap(model: torch.nn.Module, link: Link) -> None:
@@ -116,28 +85,48 @@ def unwrap(model: torch.nn.Module, link: Link) -> None:
 
 
 def take_off(model: torch.nn.Module, link: Link) -> None:
-    """Undoes `put_on`."""
-    for tensor in list(tensors_of(model)):
-        take_off_tensor(tensor, link)
-    if link_of(model) is link:
-        model.__class__ = _class_below(model)
+    """Takes back `put_on`."""
+    with HOST_TENSORS:
+        for tensor in list(tensors_of(model)):
+            take_off_tensor(tensor, link)
+        if link_of(model) is link:
+            model.__class__ = _class_below(model)
 
 
-def _class_below(value: Any) -> Any:
-    if isinstance(value, Synced):
-        return own_class(value)  # type: ignore[arg-type]
-    return type(value)._poptorch_original
+def traced_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns a shallow copy in the user's class, which is traced in place of `model`.
+
+    Both share the dicts of parameters and buffers, so that they have the same stand-ins.
+    """
+    if not is_wrapped(model):
+        return shallow_copy(model)
+    with _as_it_was(model):
+        return shallow_copy(model)
+
+
+def twin_of(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns a shallow copy of the same class, whose reads sync if those of `model` do."""
+    twin, link = traced_copy(model), link_of(model)
+    if link is not None:
+        put_on(twin, link, type(model))
+    return twin
+
+
+def _class_below(model: torch.nn.Module) -> Any:
+    cls: Any = type(model)
+    return cls._poptorch_original
 
 
 @contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Restores the class of `model` for calls of its own methods."""
-    cls = type(model)
-    model.__class__ = _class_below(model)
-    try:
-        yield
-    finally:
-        model.__class__ = cls
+    """Gives `model` its own class for what its own methods do in their own way."""
+    with settled(model):
+        cls = type(model)
+        model.__class__ = _class_below(model)
+        try:
+            yield
+        finally:
+            model.__class__ = cls
 
 
 def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn.Module]:
@@ -151,7 +140,13 @@ def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn
             attributes = object.__getattribute__(self, "__dict__")
             if name in _MODEL_READS or name in attributes.get("_parameters", ()):
                 link.sync()
-            return super().__getattribute__(name)
+            # Another thread may give the model its own class, of which `super` is none.
+            return original.__getattribute__(self, name)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Calls the plain model, with the weights of one step."""
+            with settled(self):
+                return original.__call__(self, *args, **kwargs)
 
         def copyWeightsToHostIfNeeded(self) -> bool:
             """Copies the weights back if they are newer on the device; returns whether (exact)."""
@@ -165,26 +160,21 @@ def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn
                 link.trainer.destroy()
 
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-            """Returns plain tensors that share their storage with the parameters (exact)."""
-            link.sync()
-            state = super().state_dict(*args, **kwargs)
-            seen: dict[int, torch.Tensor] = {}
-            result: OrderedDict[str, Any] = OrderedDict(
-                (key, seen.setdefault(id(value), _plain_entry(value)))
-                for key, value in state.items()
-            )
-            if hasattr(state, "_metadata"):
-                result._metadata = state._metadata  # type: ignore[attr-defined]
-            return result
+            """Returns plain tensors that share their storage with the parameters (exact).
+
+            In another thread than the one that trains they are copies: the weights of one step, no
+            matter what is trained and read meanwhile.
+            """
+            with settled(self):
+                state = original.state_dict(self, *args, **kwargs)
+                return _plain_state(state, is_copied=not link.trains_here)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
-            link.sync()
             with _as_it_was(self):
                 make, arguments, *state = self.__reduce_ex__(protocol)
             return (*_constructor(make, arguments), *state)
 
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-            link.sync()
             with _as_it_was(self):
                 return copy.deepcopy(self, memo)
 
@@ -217,5 +207,30 @@ def _rebuild(cls: type[torch.nn.Module], *args: Any, **kwargs: Any) -> torch.nn.
     return cls.__new__(cls, *args, **kwargs)
 
 
+def _plain_state(state: Any, *, is_copied: bool) -> OrderedDict[str, Any]:
+    """Returns a state dict with plain tensors; entries that were one tensor still are.
+
+    Args:
+        state: what `torch.nn.Module.state_dict` returned.
+        is_copied: whether the result has storage of its own.
+    """
+    seen: dict[int, torch.Tensor] = {}
+    entry = _copied_entry if is_copied else _plain_entry
+    result: OrderedDict[str, Any] = OrderedDict(
+        (key, seen.setdefault(id(value), entry(value))) for key, value in state.items()
+    )
+    if hasattr(state, "_metadata"):
+        result._metadata = state._metadata  # type: ignore[attr-defined]
+    return result
+
+
 def _plain_entry(value: Any) -> Any:
     return plain(value) if isinstance(value, Synced) else value  # type: ignore[arg-type]
+
+
+def _copied_entry(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    duplicate = plain(value)
+    duplicate.data = duplicate.data.clone()
+    return duplicate

@@ -23,7 +23,7 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.runtime.host_calls import HostCalls
 from poptorch_emu.runtime.outputs import without_backward
 from poptorch_emu.runtime.peer_processes import PeerProcesses, join
-from poptorch_emu.runtime.stream import ResultStream, RunningCall
+from poptorch_emu.runtime.stream import CallState, ResultStream, RunningCall
 from poptorch_emu.runtime.synthetic import synthetic_inputs
 from poptorch_emu.runtime.threads import Order, order_of, thread_counts
 from poptorch_emu.segments.variables import VariableInfo
@@ -50,6 +50,7 @@ class Session:
         self.num_windows = executable.num_windows
         self.call_seconds: float | None = None
         self._call: RunningCall | None = None
+        self._direct_call = CallState()
         self._synthetic: list[torch.Tensor] | None = None
         self.anchored: dict[str, torch.Tensor] = {}
         config = executable.config
@@ -193,7 +194,10 @@ class Session:
         Inputs that the model changes in place are written to.
         """
         self.check_idle()
-        return self._structured(self._run(inputs, self._device_inputs(inputs)))
+        on_device = self._device_inputs(inputs)
+        with self._direct_call:
+            results = self._run(inputs, on_device)
+        return self._structured(results)
 
     def stream(
         self,
@@ -282,13 +286,19 @@ class Session:
             self._synthetic = [_prepared(tensor) for tensor in synthetic_inputs(inputs, kind)]
         return self._synthetic
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this process was forked in the middle of a call: no use of the device is left."""
+        return self._direct_call.is_lost or (self._call is not None and self._call.is_lost)
+
     def check_idle(self) -> None:
-        """Rejects any use of the device while a call is running."""
-        if self._call is not None and self._call.is_lost:
+        """Refuses to touch the device while a call is running."""
+        if self.is_lost:
             raise make_error(
-                "This process was forked while the results of a call were being streamed: its "
-                "device is in the midst of that call for ever. Wrap the model anew here, or fork "
-                "after the stream was closed."
+                "This process was forked while a call of the model was running in another thread: "
+                "its device stays in the middle of that call. Call destroy() and wrap the model "
+                "anew here, which begins with the weights that the host had, or fork when the call "
+                "has ended and its stream is closed."
             )
         if self._call is not None and self._call.is_running:
             raise make_error(

@@ -19,22 +19,39 @@ from poptorch_emu import _C
 from poptorch_emu.errors import make_error
 
 
-class RunningCall:
-    """One call of the engine, which runs in a background thread.
+class CallState:
+    """Whether a call of the engine runs, and whether it does in another process.
 
     Attributes:
         is_running: whether the call has not ended yet.
         is_lost: whether this is a forked process, in which no thread continues the call.
     """
 
+    def __init__(self) -> None:
+        """Starts without a call."""
+        self.is_running = False
+        self.is_lost = False
+        _calls.add(self)
+
+    def __enter__(self) -> None:
+        """Begins a call."""
+        self.is_running = True
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it."""
+        self.is_running = False
+
+
+class RunningCall(CallState):
+    """One call of the engine in a thread that runs nothing else meanwhile."""
+
     def __init__(self, run: Callable[[], object]) -> None:
         """Starts `run`."""
+        super().__init__()
         self._run = run
         self.is_running = True
-        self.is_lost = False
         self._error: BaseException | None = None
         self._end = threading.Event()
-        _calls.add(self)
         _idle_or_new().calls.put(self)
 
     def wait(self) -> BaseException | None:
@@ -75,9 +92,10 @@ class _CallThread:
             del call  # Frees its inputs.
 
 
-# All existing calls, because a forked child has the memory of running calls, but not their threads.
-_calls: weakref.WeakSet[RunningCall] = weakref.WeakSet()
-_idle: list[_CallThread] = []  # Threads without a call.
+# All calls there are, for a forked child, which has the memory of those that run and not their
+# threads; and threads without a call.
+_calls: weakref.WeakSet[CallState] = weakref.WeakSet()
+_idle: list[_CallThread] = []
 
 
 def _idle_or_new() -> _CallThread:

@@ -2,7 +2,7 @@
 
 The annotations of the front end (`Block`, `BeginBlock`, ...) call `begin_block` and `end_block`;
 the tracer asks `current_block` for each operation. One trace runs at a time in a process; other
-threads wait for it.
+threads wait for it, or run models without a trace meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, BlockPlace
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
+from poptorch_emu.turns import TurnLock
 
 Resolver = Callable[[str, "int | None"], BlockPlace]
 
@@ -26,24 +27,28 @@ class _Trace:
     current: BlockPlace | None = BEFORE_FIRST_BLOCK
     auto_id: int = 0
     history: list[BlockPlace] = field(default_factory=list)
-    thread: int = field(default_factory=threading.get_ident)
 
 
-_active: _Trace | None = None
-_one_at_a_time = threading.RLock()
+class _OfThread(threading.local):
+    """The trace that a thread runs; other threads run models without one meanwhile."""
+
+    active: _Trace | None = None
+
+
+_of_thread = _OfThread()
+_one_at_a_time = TurnLock()
 
 
 @contextmanager
 def tracing(resolve: Resolver) -> Iterator[None]:
-    """Activates the annotations of blocks; `resolve` maps a block's id and IPU to its place."""
-    global _active
+    """Makes annotations count while a model is traced; `resolve` gives a block its place."""
     with _one_at_a_time:
         check_not_tracing()
-        _active = _Trace(resolve)
+        _of_thread.active = _Trace(resolve)
         try:
             yield
         finally:
-            _active = None
+            _of_thread.active = None
 
 
 def check_not_tracing() -> None:
@@ -52,7 +57,7 @@ def check_not_tracing() -> None:
     Raises:
         Error: the forward that is being traced calls a wrapped model.
     """
-    if _active is not None and _active.thread == threading.get_ident():
+    if _of_thread.active is not None:
         raise compiler_error(
             f"A model is being traced already, and its forward calls a wrapped model at "
             f"{user_source()}. Call the user's module instead (the attribute `model` of the "
@@ -62,31 +67,30 @@ def check_not_tracing() -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Suspends the trace for code of the host, so that nothing it does is recorded."""
-    global _active
-    active, _active = _active, None
+    """Makes annotations and operations behave as outside a trace, for code of the host."""
+    active, _of_thread.active = _of_thread.active, None
     try:
         yield
     finally:
-        _active = active
+        _of_thread.active = active
 
 
 def is_tracing() -> bool:
-    """Returns whether a model's `forward` is being traced (exact)."""
-    return _active is not None
+    """Returns whether a model's `forward` is being traced now (exact)."""
+    return _of_thread.active is not None
 
 
 def begin_block(user_id: str, ipu_id: int | None) -> None:
-    """Opens a block for all following operations; does nothing outside a trace."""
-    if _active is not None:
-        _active.current = _active.resolve(user_id, ipu_id)
-        _active.history.append(_active.current)
+    """Opens the block that all following operations belong to; outside a trace, does nothing."""
+    if _of_thread.active is not None:
+        _of_thread.active.current = _of_thread.active.resolve(user_id, ipu_id)
+        _of_thread.active.history.append(_of_thread.active.current)
 
 
 def end_block() -> None:
-    """Closes the open block. An operation before the next block is an error."""
-    if _active is not None:
-        _active.current = None
+    """Closes the open block; an operation before the next one opens is an error."""
+    if _of_thread.active is not None:
+        _of_thread.active.current = None
 
 
 def current_block(operation: str = "", module: str = "") -> BlockPlace:
@@ -99,9 +103,9 @@ def current_block(operation: str = "", module: str = "") -> BlockPlace:
     Raises:
         Error: a block has ended and no other has begun.
     """
-    assert _active is not None, "current_block is asked only during a trace"
-    if _active.current is None:
-        last = _active.history[-1].block_id if _active.history else ""
+    assert _of_thread.active is not None, "current_block is asked only during a trace"
+    if _of_thread.active.current is None:
+        last = _of_thread.active.history[-1].block_id if _of_thread.active.history else ""
         what = f"operation {operation}" if operation else "a constant"
         where = f"module {module!r}" if module else "the model"
         raise compiler_error(
@@ -109,18 +113,18 @@ def current_block(operation: str = "", module: str = "") -> BlockPlace:
             f"{what} of {where} at {user_source()} was met after block '{last}' had ended. Move it "
             f"into a block, or start one with poptorch.BeginBlock; {Topic.NO_BLOCK}"
         )
-    return _active.current
+    return _of_thread.active.current
 
 
 def next_auto_id() -> str:
     """Returns the next automatic block id: "0", "1", ..."""
-    if _active is None:
+    if _of_thread.active is None:
         return "0"
-    _active.auto_id += 1
-    return str(_active.auto_id - 1)
+    _of_thread.active.auto_id += 1
+    return str(_of_thread.active.auto_id - 1)
 
 
 def reset_auto_id() -> None:
     """Starts automatic block ids at "0" again."""
-    if _active is not None:
-        _active.auto_id = 0
+    if _of_thread.active is not None:
+        _of_thread.active.auto_id = 0

@@ -8,6 +8,7 @@ these operations are recomputed, except those that compute the results of the ca
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,27 +25,32 @@ from poptorch_emu.trace.patches import patched
 # A value, and the fields for the record of its operation.
 _Mark = tuple[torch.Tensor, dict[str, Any]]
 
-_marks: list[_Mark] | None = None
-_num_calls = 0
-_open_call = 0
+
+class _OfThread(threading.local):
+    """The marks of the trace that a thread runs, `None` without one, and its checkpointed calls."""
+
+    marks: list[_Mark] | None = None
+    num_calls = 0
+    open_call = 0
+
+
+_of_thread = _OfThread()
 
 
 def start_marks() -> None:
     """Begins to collect the marks of a trace."""
-    global _marks, _num_calls
-    _marks, _num_calls = [], 0
+    _of_thread.marks, _of_thread.num_calls = [], 0
 
 
 def mark(value: torch.Tensor, **fields: Any) -> None:
-    """Stores fields for the record of the operation that computes `value`; only within a trace."""
-    if _marks is not None:
-        _marks.append((value, fields))
+    """Notes fields for the record of what makes `value`; outside a trace, does nothing."""
+    if _of_thread.marks is not None:
+        _of_thread.marks.append((value, fields))
 
 
 def take_marks() -> list[_Mark]:
-    """Ends the collection, and returns the marks."""
-    global _marks
-    marks, _marks = _marks or [], None
+    """Ends the collection and returns the marks."""
+    marks, _of_thread.marks = _of_thread.marks or [], None
     return marks
 
 
@@ -58,22 +64,21 @@ def apply_marks(find: Callable[[torch.Tensor], fx.Node | None]) -> None:
 
 
 def open_call() -> int:
-    """Returns the number of the checkpointed call that is running, or 0 if none is."""
-    return _open_call
+    """Returns the number of the checkpointed call that is running, or 0."""
+    return _of_thread.open_call
 
 
 @contextmanager
 def _checkpointed() -> Iterator[None]:
-    """Numbers the operations of a checkpointed call; nested calls share the outer number."""
-    global _num_calls, _open_call
-    before = _open_call
+    """Gives a number to what runs in the context; a call inside another one belongs to it."""
+    before = _of_thread.open_call
     if not before:
-        _num_calls += 1
-        _open_call = _num_calls
+        _of_thread.num_calls += 1
+        _of_thread.open_call = _of_thread.num_calls
     try:
         yield
     finally:
-        _open_call = before
+        _of_thread.open_call = before
 
 
 def _around_call(*_: Any, **__: Any) -> Iterator[None]:
@@ -82,14 +87,13 @@ def _around_call(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
 
-class _Reentrant:
-    """Replaces PyTorch's autograd function for checkpoints, whose backward calls autograd."""
+def _run_once(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
+    """Stands for PyTorch's function of autograd, which differentiates while it differentiates.
 
-    @staticmethod
-    def apply(function: Callable[..., Any], preserves_random_state: bool, *args: Any) -> Any:
-        """Runs `function`. Random numbers repeat in a recomputation without further measures."""
-        with _checkpointed():
-            return function(*args)
+    Random numbers are the same when `function` is run again anyway.
+    """
+    with _checkpointed():
+        return function(*args)
 
 
 @contextmanager
@@ -98,9 +102,8 @@ def marks_checkpointed_calls() -> Iterator[None]:
 
     Internal parts of the function are replaced, because users import the function itself by name.
     """
-    with patched(
-        torch.utils.checkpoint,
-        CheckpointFunction=_Reentrant,
-        **{CHECKPOINT_GENERATOR: _around_call},
+    with (
+        patched(torch.utils.checkpoint.CheckpointFunction, apply=staticmethod(_run_once)),
+        patched(torch.utils.checkpoint, **{CHECKPOINT_GENERATOR: _around_call}),
     ):
         yield

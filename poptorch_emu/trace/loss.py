@@ -6,6 +6,7 @@ the loss if it depends on all others, which then are ordinary reductions.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,25 +20,30 @@ from poptorch_emu.trace.known_values import ancestors
 from poptorch_emu.trace.source_line import return_line
 from poptorch_emu.troubleshooting import Topic
 
-_marks: list[tuple[torch.Tensor, str]] | None = None
+
+class _OfThread(threading.local):
+    """The marks of the trace that a thread runs; `None` without one."""
+
+    marks: list[tuple[torch.Tensor, str]] | None = None
+
+
+_of_thread = _OfThread()
 
 
 def start_marks() -> None:
-    """Begins to collect the marked losses of a trace."""
-    global _marks
-    _marks = []
+    """Begins to collect the losses of a trace."""
+    _of_thread.marks = []
 
 
 def mark(value: torch.Tensor, name: str) -> None:
-    """Marks `value` as a loss that the function `name` computed; does nothing outside a trace."""
-    if _marks is not None:
-        _marks.append((value, name))
+    """Notes that `value` is what the function `name` computed as a loss; does nothing outside."""
+    if _of_thread.marks is not None:
+        _of_thread.marks.append((value, name))
 
 
 def take_marks() -> list[tuple[torch.Tensor, str]]:
-    """Ends the collection, and returns the losses with their names in order of computation."""
-    global _marks
-    marks, _marks = _marks or [], None
+    """Ends the collection; returns the losses in the order they were computed, with their names."""
+    marks, _of_thread.marks = _of_thread.marks or [], None
     return marks
 
 

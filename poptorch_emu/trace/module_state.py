@@ -1,14 +1,15 @@
 """Moves a module's parameters and buffers to the fake IPU during a trace.
 
-All of them are restored afterwards, also after an error. This file also detects a `forward` that
-reassigns or deletes a parameter or buffer.
+Only the thread of the trace sees that, but for modules of TorchScript. Everything is put back
+afterwards, whatever happens. What the trace must not do to a module
+(reassigning or deleting a parameter or buffer) is found here.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from poptorch_emu.torch_versions import (
     disable_current_modes,
 )
 from poptorch_emu.trace.host_backed import HostBacked
+from poptorch_emu.trace.slots import private_slots
 from poptorch_emu.troubleshooting import Topic
 
 Slot = tuple[torch.nn.Module, str, str]  # module, "_parameters" or "_buffers", name
@@ -177,7 +179,7 @@ def on_host(module: object) -> Iterator[None]:
 def on_ipu(
     model: torch.nn.Module, to_fake: Callable[[HostTensor], torch.Tensor]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Replaces every parameter and buffer by its fake tensor, and restores it at the end.
+    """Replaces every parameter and buffer by `to_fake` of it for this thread, until the end.
 
     Yields:
         The fake tensors by name.
@@ -189,7 +191,10 @@ def on_ipu(
     fakes = {tensor.name: to_fake(tensor) for tensor in tensors}
     _host_values.update((id(fakes[tensor.name]), tensor.value) for tensor in tensors)
     name_of = {id(tensor.value): tensor.name for tensor in tensors}
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
     original: list[tuple[str, torch.nn.Module, str, str, torch.Tensor]] = []
+    private = ExitStack()
+    private.enter_context(private_slots(model))
     for name, module, kind, key in list(_slots(model)):
         value = getattr(module, kind)[key]
         original.append((name, module, kind, key, value))
@@ -197,7 +202,6 @@ def on_ipu(
     lists = list(_scripted_lists(model))
     for module, values in lists:
         module._flat_weights = [fakes[name_of[id(value)]] for value in values]
-    attributes = [(module, dict(vars(module))) for module in model.modules()]
     try:
         yield fakes
         faults = [
@@ -213,8 +217,10 @@ def on_ipu(
         raise
     finally:
         _host_values.clear()
+        private.close()
         for _, module, kind, key, value in original:
-            getattr(module, kind)[key] = value
+            if isinstance(module, torch.jit.ScriptModule):
+                getattr(module, kind)[key] = value
             module.__dict__.pop(key, None)
         for module, values in lists:
             module._flat_weights = values

@@ -1,12 +1,15 @@
 """Replaces parts of PyTorch during a trace, except for modules that are imported meanwhile.
 
-PyTorch may import one of its modules in the middle of a trace, for the user's `forward` or for an
-operation. Some modules keep the functions that they find at import, for example PyTorch's compiler.
-So during such an import PyTorch has its original functions, and no mode is active.
+Functions are replaced for the thread of the trace alone. Other threads call the original ones.
+
+A module of PyTorch may be imported in the middle of a trace, by the user's `forward` or because
+PyTorch needs it for an operation. Its compiler, for one, keeps the functions that it finds at its
+import. So while a module of PyTorch is imported, PyTorch is as it was, and no mode is active.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from poptorch_emu.torch_versions import DisableTorchDispatch, DisableTorchFunction
@@ -49,7 +52,12 @@ _after_import: dict[str, list[Callable[[], object]]] = {}
 def patched(owner: Any, **replacements: Any) -> Iterator[None]:
     """Replaces attributes of a class or module of PyTorch, except during imports of PyTorch."""
     patches = [
-        _Patch(owner, name, replacement, vars(owner).get(name, _INHERITED))
+        _Patch(
+            owner,
+            name,
+            _in_this_thread(replacement, getattr(owner, name, None)),
+            vars(owner).get(name, _INHERITED),
+        )
         for name, replacement in replacements.items()
     ]
     with _finder():
@@ -62,6 +70,26 @@ def patched(owner: Any, **replacements: Any) -> Iterator[None]:
             for patch in reversed(patches):
                 _patches.remove(patch)
                 patch.undo()
+
+
+def _in_this_thread(replacement: Any, original: Any) -> Any:
+    """Returns a function that is `replacement` in this thread, and `original` in others.
+
+    What is no function is returned as it is.
+    """
+    is_static = isinstance(replacement, staticmethod)
+    function = replacement.__func__ if is_static else replacement
+    if not isinstance(function, FunctionType):
+        return replacement
+    of_thread = threading.local()
+    of_thread.is_patched = True
+
+    @functools.wraps(function)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        is_patched = getattr(of_thread, "is_patched", False)
+        return (function if is_patched else original)(*args, **kwargs)
+
+    return staticmethod(chosen) if is_static else chosen
 
 
 @contextmanager

@@ -6,6 +6,7 @@ that need one. The recorder turns the outside tensors that a body reads into par
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,24 +73,29 @@ class Recording:
     copied_parts: dict[fx.Node, str] = field(default_factory=dict)
 
 
-_active: Recording | None = None
+class _OfThread(threading.local):
+    """The recording of the trace that a thread runs."""
+
+    active: Recording | None = None
+
+
+_of_thread = _OfThread()
 
 
 @contextmanager
 def recording(state: Recording) -> Iterator[None]:
-    """Makes `state` the trace in progress."""
-    global _active
-    _active = state
+    """Makes `state` the trace that regions belong to."""
+    _of_thread.active = state
     try:
         yield
     finally:
-        _active = None
+        _of_thread.active = None
 
 
 def current() -> Recording:
-    """Returns the trace in progress; may only be called while a model is traced."""
-    assert _active is not None, "regions are recorded only during a trace"
-    return _active
+    """Returns the trace in progress; to be asked only while a model is traced."""
+    assert _of_thread.active is not None, "regions are recorded only during a trace"
+    return _of_thread.active
 
 
 def record_region(

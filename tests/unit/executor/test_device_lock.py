@@ -30,9 +30,9 @@ def is_free(lock: DeviceLock) -> bool:
     found = []
 
     def ask():
-        found.append(lock.lock.acquire(blocking=False))
+        found.append(lock.try_enter())
         if found[0]:
-            lock.lock.release()
+            lock.leave()
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -48,7 +48,7 @@ def test_method_when_inside_then_others_wait_and_the_same_thread_does_not():
     assert owner.most_inside == 2 and is_free(owner.device_lock)
 
 
-def test_locks_when_shared_then_one_waits_for_the_other():
+def test_locks_when_joined_then_one_waits_for_the_other():
     one, two, alone = Owner(DeviceLock()), Owner(DeviceLock()), DeviceLock()
     seen = []
 
@@ -56,28 +56,29 @@ def test_locks_when_shared_then_one_waits_for_the_other():
         seen.append((is_free(two.device_lock), is_free(alone)))
 
     one.use(look)
-    one.device_lock.share()
-    two.device_lock.share()
+    one.device_lock.join(two.device_lock)
     one.use(look)
     assert seen == [(True, True), (False, True)]
 
 
-def test_lock_when_shared_inside_then_the_old_one_is_given_back():
-    owner = Owner(DeviceLock())
-    before = owner.device_lock.lock
-    owner.use(owner.device_lock.share)
-    assert owner.device_lock.lock is not before
-    assert is_free(owner.device_lock)
-    thread = threading.Thread(target=lambda: before.acquire(timeout=1) and before.release())
-    thread.start()
-    thread.join()
-    assert before.acquire(blocking=False)
-    before.release()
+def test_lock_when_joined_inside_then_is_given_back():
+    owner, other = Owner(DeviceLock()), DeviceLock()
+    seen = []
+
+    def join():
+        owner.device_lock.join(other)
+        seen.append(is_free(other))
+
+    owner.use(join)
+    assert seen == [False]
+    assert is_free(owner.device_lock) and is_free(other)
 
 
 def test_copy_then_has_a_lock_of_its_own():
-    owner = Owner(DeviceLock())
-    owner.device_lock.share()
+    owner, other = Owner(DeviceLock()), DeviceLock()
+    owner.device_lock.join(other)
     duplicate = copy.deepcopy(owner)
     owner.use(lambda: duplicate.use())
-    assert duplicate.device_lock.lock is not owner.device_lock.lock
+    seen = []
+    owner.use(lambda: seen.append(is_free(duplicate.device_lock)))
+    assert seen == [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,30 @@ def _probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         del torch.probe_of_patches
 
 
-def replacement() -> None:
-    raise AssertionError("nobody calls it")
+def replacement(*_: object) -> str:
+    return "replaced"
+
+
+def are_replaced() -> bool:
+    return torch.range() == torch.ones(1).as_subclass(torch.Tensor) == "replaced"
 
 
 def test_attribute_when_patched_then_is_replaced_and_put_back() -> None:
     before = torch.range, torch.Tensor.as_subclass, list(sys.meta_path)
     with patched(torch, range=replacement), patched(torch.Tensor, as_subclass=replacement):
-        assert torch.range is torch.Tensor.as_subclass is replacement
+        assert are_replaced()
     assert (torch.range, torch.Tensor.as_subclass, list(sys.meta_path)) == before
     assert "as_subclass" not in vars(torch.Tensor)  # The method is inherited.
+
+
+def test_function_when_another_thread_calls_it_then_is_the_original() -> None:
+    found: list[torch.Tensor] = []
+    with patched(torch, full=replacement):
+        thread = threading.Thread(target=lambda: found.append(torch.full((2,), 3.0)))
+        thread.start()
+        thread.join()
+        assert torch.full() == "replaced"
+    assert found[0].tolist() == [3.0, 3.0]
 
 
 def test_attribute_when_the_context_fails_then_is_put_back() -> None:
@@ -54,7 +69,7 @@ def test_module_when_imported_in_the_middle_then_sees_pytorch_as_it_was() -> Non
     before = torch.range, torch.Tensor.as_subclass
     with patched(torch, range=replacement), patched(torch.Tensor, as_subclass=replacement):
         __import__(PROBE)
-        assert torch.range is torch.Tensor.as_subclass is replacement
+        assert are_replaced()
     probe = sys.modules[PROBE]
     assert (probe.range, probe.as_subclass) == before
     assert type(probe.__loader__).__name__ == "SourceFileLoader"
@@ -74,6 +89,7 @@ def test_action_when_the_module_is_imported_then_runs_once() -> None:
 
 MODEL = """
 import sys
+import threading
 import torch
 from torch import nn
 import poptorch_emu as poptorch
