@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -85,3 +87,130 @@ def test_states_that_only_a_later_step_reads_then_are_compared() -> None:
     model = Recurrent()
     report = emulator.compare(trainer(model), *BATCH, against=trainer(copy.deepcopy(model), 0.5))
     assert report.verdict is emulator.Verdict.DIFFERENT
+
+
+class Small(nn.Module):
+    """Two layers with a norm whose averages are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x, y):
+        x = self.last(torch.relu(self.norm(self.first(x))))
+        return x, F.mse_loss(x, y)
+
+
+def small(
+    kind: Any = poptorch.optim.SGD,
+    change: Callable[[Small], Any] = lambda model: None,
+    groups: Callable[[Small], Any] = lambda model: model.parameters(),
+    options: Callable[[poptorch.Options], Any] = lambda options: None,
+    **settings: Any,
+) -> poptorch.PoplarExecutor:
+    torch.manual_seed(1)
+    model, chosen = Small(), poptorch.Options().showCompilationProgressBar(False)
+    chosen.Training.gradientAccumulation(2)
+    change(model)
+    options(chosen)
+    return poptorch.trainingModel(model, chosen, kind(groups(model), **{"lr": 0.1, **settings}))
+
+
+def without_last_bias(model: Small) -> list[nn.Parameter]:
+    return [each for name, each in model.named_parameters() if name != "last.bias"]
+
+
+def frozen(name: str) -> Callable[[Small], Any]:
+    return lambda model: model.get_parameter(name).requires_grad_(False)
+
+
+def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Small], Any]:
+    def apply(model: Small) -> None:
+        with torch.no_grad():
+            tensor = model.state_dict()[name]
+            tensor.copy_(change(tensor.clone()))
+
+    return apply
+
+
+def adam(**settings: Any) -> dict[str, Any]:
+    return {"kind": poptorch.optim.AdamW, **settings}
+
+
+def summed(options: poptorch.Options) -> None:
+    options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Sum)
+
+
+RMS, LAMB = {"kind": poptorch.optim.RMSprop}, {"kind": poptorch.optim.LAMB}
+MOMENTUM = {"momentum": 0.9}
+# The settings of one run, and those of the other, which differ by a fault.
+FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "learning rate": ({}, {"lr": 0.101}),
+    "sign of the learning rate's change": ({"lr": 0.1}, {"lr": 0.099}),
+    "momentum left out": (MOMENTUM, {}),
+    "dampening": (MOMENTUM, {**MOMENTUM, "dampening": 0.5}),
+    "nesterov": (MOMENTUM, {**MOMENTUM, "nesterov": True}),
+    "weight decay": ({}, {"weight_decay": 0.01}),
+    "decay of Adam": (adam(), adam(weight_decay=0.0)),
+    "first beta": (adam(), adam(betas=(0.8, 0.999))),
+    "second beta": (adam(), adam(betas=(0.9, 0.99))),
+    "epsilon": (adam(), adam(eps=1e-2)),
+    "coupled decay": (
+        adam(weight_decay=0.1), {"kind": poptorch.optim.Adam, "weight_decay": 0.1},
+    ),
+    "another optimizer": (adam(), {}),
+    "LAMB instead of Adam": (adam(), LAMB),
+    "decay of squares": (RMS, {**RMS, "alpha": 0.9}),
+    "centred": (RMS, {**RMS, "centered": True}),
+    "epsilon of RMSprop": (RMS, {**RMS, "eps": 1e-2}),
+    "no clipping": ({"max_grad_norm": 1e-3}, {}),
+    "another clipping": ({"max_grad_norm": 1e-3}, {"max_grad_norm": 2e-3}),
+    "frozen weight": ({}, {"change": frozen("first.weight")}),
+    "frozen bias": ({}, {"change": frozen("last.bias")}),
+    "weight that is frozen here alone": ({"change": frozen("norm.weight")}, {}),
+    "rate of one group": (
+        {},
+        {"groups": lambda m: [
+            {"params": without_last_bias(m)}, {"params": [m.last.bias], "lr": 0.2},
+        ]},
+    ),
+    "decay of one group": (
+        {},
+        {"groups": lambda m: [
+            {"params": without_last_bias(m)}, {"params": [m.last.bias], "weight_decay": 0.5},
+        ]},
+    ),
+    "sum of micro-batches": ({}, {"options": summed}),
+    "start of a weight": ({}, {"change": changed("first.weight", lambda w: w + 1e-3)}),
+    "start of a bias": ({}, {"change": changed("last.bias", torch.zeros_like)}),
+    "rows of a weight": ({}, {"change": changed("last.weight", lambda w: w.flip(0))}),
+    "momentum of averages": ({}, {"change": lambda m: setattr(m.norm, "momentum", 0.2)}),
+    "start of an average": ({}, {"change": changed("norm.running_mean", torch.ones_like)}),
+    "epsilon of the norm": ({}, {"change": lambda m: setattr(m.norm, "eps", 1e-2)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_of_an_update_then_runs_are_different(fault: str) -> None:
+    x, y = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    one, two = FAULTS[fault]
+    report = emulator.compare(small(**one), x, y, against=small(**two))
+    assert report.verdict is emulator.Verdict.DIFFERENT
+    assert report.first is not None
+
+
+def test_momentum_that_only_a_later_window_reads_then_that_window_is_different() -> None:
+    x, y = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    ours, other = small(**MOMENTUM), small(momentum=0.8)
+    assert emulator.compare(ours, x, y, against=other).verdict is emulator.Verdict.EQUAL
+    for training in (ours, other):
+        training(x, y)
+    assert emulator.compare(ours, x, y, against=other).verdict is emulator.Verdict.DIFFERENT
+
+
+@pytest.mark.parametrize("settings", [{}, MOMENTUM, adam(), RMS, LAMB, {"max_grad_norm": 1e-3}])
+def test_update_of_the_same_kind_then_runs_have_equal_bits(settings: dict[str, Any]) -> None:
+    x, y = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    report = emulator.compare(small(**settings), x, y, against=small(**settings))
+    assert report.verdict is emulator.Verdict.EQUAL
