@@ -21,6 +21,9 @@ from poptorch_emu.structure import (
     register_parser,
 )
 
+# Objects that make batches.
+_LOADERS = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
+
 __all__ = [
     "ArgsParser",
     "ICustomArgParser",
@@ -73,8 +76,12 @@ class Call:
 
         Raises:
             AssertionError: there are too many arguments, an unknown name, or a duplicate.
-            Error: a mandatory argument is missing, or an argument has no values for a device.
+            Error: a mandatory argument is missing, an argument is a loader of batches, or it has no
+                values for a device.
         """
+        for each in (*self._args, *self._kwargs.values()):
+            if isinstance(each, _LOADERS):
+                raise _no_batch(each)
         return self._parser(self._args, self._kwargs)
 
     def tensors_like(self, compiled: Arguments) -> Sequence[torch.Tensor] | None:
@@ -92,6 +99,16 @@ class Call:
             return None
         # All arguments have one type; the user may have registered a parser for it.
         return args if not args or find_parser(args[0]) is None else None
+
+
+def _no_batch(given: object) -> Exception:
+    """Returns the error for a loader or dataset where tensors of a batch are expected."""
+    kind = f"{type(given).__module__.partition('.')[0]}'s {type(given).__name__}"
+    return make_error(
+        f"Invalid input: {kind} makes batches, but one call takes the tensors of one batch. Make "
+        "loader = poptorch.DataLoader(options, dataset, batch_size=...), whose batches have as "
+        "many samples as a call takes, and call the model in a loop: for x in loader: model(x)."
+    )
 
 
 def combine_batch_tensors_gen(batches: Iterable[Any]) -> Iterator[torch.Tensor]:

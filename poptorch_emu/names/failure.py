@@ -5,8 +5,10 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
+from inspect import signature
 from types import TracebackType
 
+from poptorch_emu import optim
 from poptorch_emu.errors import Error
 from poptorch_emu.trace.source_line import is_users_file, links_of
 from poptorch_emu.troubleshooting import Topic, topic_of
@@ -37,24 +39,37 @@ _RULES = {
     Topic.UNSUPPORTED_TYPE: "The device has float32, float16, bool and integers of up to 32 bits.",
     Topic.OUT_OF_MEMORY: "The model's tensors must fit into the memory of its IPUs.",
 }
+# Python's message about PyTorch's optimisers.
+_OF_AN_OPTIMIZER = re.compile(
+    r"^(?P<name>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<argument>\w+)'"
+)
 # Part of PyTorch's own message when code needs the value of a tensor while it is traced.
 _COUNTS_BY_A_VALUE = "only integer tensors of a single element"
 _RULE_OF_COUNTING = "forward is traced once, before there are values: Python cannot count by them."
 
 
 def is_explained(error: BaseException, trace: TracebackType | None) -> bool:
-    """Returns whether this package raised an exception to tell the user about a mistake.
+    """Returns whether an exception is about a mistake that this package knows.
 
     Args:
         error: the exception.
         trace: traceback of the exception, which begins in the program.
     """
-    if isinstance(error, Error):
+    if isinstance(error, Error) or _change_of_optimizer(error):
         return True
     frames = traceback.extract_tb(trace)
     return isinstance(error, (AssertionError, ValueError, TypeError)) and bool(
         frames and "poptorch_emu" in frames[-1].filename and _is_program(frames[0].filename)
     )
+
+
+def _change_of_optimizer(error: BaseException) -> str:
+    """Returns the change for an argument that only `poptorch.optim` has; "" for other errors."""
+    found = _OF_AN_OPTIMIZER.search(str(error)) if isinstance(error, TypeError) else None
+    own = getattr(optim, found["name"], None) if found else None
+    if found is None or own is None or found["argument"] not in signature(own).parameters:
+        return ""
+    return f"Write poptorch.optim.{found['name']}: PyTorch's class has no {found['argument']}."
 
 
 def is_of_forward(trace: TracebackType | None) -> bool:
@@ -104,7 +119,8 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
     lines += [f"The rule: {rule}" for rule in [_rule_of(message)] if rule]
     # A sentence that begins with "Or" belongs to the way out before it.
     sentences = re.split(r"(?<=[.!?])\s+(?!Or )(?=[A-Z])", message.strip())
-    lines += [f"What to change: {sentences[-1]}"] if len(sentences) > 1 else []
+    change = _change_of_optimizer(error) or (sentences[-1] if len(sentences) > 1 else "")
+    lines += [f"What to change: {change}"] if change else []
     topic = topic_of(message)
     lines += [f"More: python -m poptorch_emu --explain {topic.value}"] if topic else []
     return "\n".join(lines)

@@ -13,12 +13,13 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils.weak import WeakIdKeyDictionary
 
-from poptorch_emu.ir.graph import Graph
+from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.log import logger
-from poptorch_emu.torch_versions import FakeTensor
+from poptorch_emu.torch_versions import FakeTensor, pytree
 from poptorch_emu.trace.holders import Place, Search, contents_of
 from poptorch_emu.troubleshooting import Topic
 
@@ -66,18 +67,18 @@ class LeftTensors:
         roots += [(_name(each), each) for each in namespaces]
         search = Search(_is_of_trace, files)
         found = list(search.run([*roots, ("arguments", arguments)]))
-        unknown = []
+        unknown: dict[str, str] = {}
         for place in reversed(found):  # Reversed: removal shifts later indices.
             value = _converted(place.value, value_of)
             if value == _HOST:
                 self._replace_device(place)
             elif value is _UNKNOWN:
-                unknown.append(place.path)
+                unknown[place.path] = _line_of(place.value, graph)
                 self._restore(place)
             else:
                 place.put(value)
         if unknown:
-            _warn(sorted(set(unknown)))
+            _warn(unknown)
 
     def _keep(self, holder: Any) -> None:
         """Stores the content of a holder, and of the containers in it."""
@@ -136,12 +137,23 @@ def _are_held_elsewhere(graph: Graph, ours: Sequence[torch.Tensor]) -> bool:
 
 def _stand_ins(graph: Graph) -> Iterator[FakeTensor]:
     """Yields the results in a graph and its regions, once for each node that holds them."""
+    return (leaf for leaf, _ in _values_of(graph))
+
+
+def _values_of(graph: Graph) -> Iterator[tuple[FakeTensor, fx.Node]]:
     for each in (graph, *graph.regions.values()):
         for node in each.fx.nodes:
             value = node.meta.get("val")
             for leaf in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(leaf, FakeTensor):
-                    yield leaf
+                    yield leaf, node
+
+
+def _line_of(value: Any, graph: Graph) -> str:
+    """Returns the user's line that computed a fake tensor, or one in a tuple; "" if unknown."""
+    wanted = {id(leaf) for leaf in pytree.tree_leaves(value)}
+    nodes = (node for leaf, node in _values_of(graph) if id(leaf) in wanted)
+    return next((record_of(node).source for node in nodes if record_of(node).source), "")
 
 
 def _converted(value: Any, value_of: ValueOf) -> Any:
@@ -189,7 +201,10 @@ def _name(namespace: Any) -> str:
     return str(namespace["__name__"])
 
 
-def _warn(names: list[str]) -> None:
+def _warn(lines: dict[str, str]) -> None:
+    """Warns about tensors that are lost, by their places and the lines that computed them."""
+    names = [f"{place} (computed at {line})" if line else place for place, line in lines.items()]
+    names.sort()
     rest = len(names) - _MAX_NAMED
     logger.warning(
         "forward leaves tensors in %s%s, of which the values only exist when the model runs: what "

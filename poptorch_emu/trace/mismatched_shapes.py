@@ -1,4 +1,4 @@
-"""Replaces errors of fake tensors about shapes by those of PyTorch's kernels.
+"""Replaces errors of fake tensors about shapes and types by those of PyTorch's kernels.
 
 The rules for fake tensors have other messages than the kernels, which users know. A kernel checks
 the shapes before it computes, and a tensor expanded from one number takes no memory.
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.torch_versions import disable_current_modes, pytree
+from poptorch_emu.trace import operand_types
 
 aten = torch.ops.aten
 # Operators that check shapes first, beside the elementwise ones.
@@ -33,7 +34,7 @@ _CHECKED_FIRST = frozenset(
 def in_words_of_kernel(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], failure: RuntimeError
 ) -> RuntimeError:
-    """Returns the error of PyTorch's kernel for these shapes; `failure` if it has none.
+    """Returns the error of PyTorch's kernel for these arguments; `failure` if it has none.
 
     Args:
         func: operator that failed.
@@ -41,6 +42,9 @@ def in_words_of_kernel(
         kwargs: keyword arguments of the call.
         failure: error that was raised for fake tensors.
     """
+    about_types = operand_types.words_of_kernel(func, args, kwargs)
+    if "type" in about_types:
+        return RuntimeError(about_types)
     is_elementwise = torch.Tag.pointwise in func.tags and not func._schema.is_mutable
     if not is_elementwise and func.overloadpacket not in _CHECKED_FIRST:
         return failure

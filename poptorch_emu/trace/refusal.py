@@ -67,8 +67,9 @@ def reads_value(func: Any) -> Error:
     return compiler_error(
         'aten::item is only supported in eager mode: something in the graph ("tensor.item()", '
         f"int(tensor), `if tensor:` or similar; here {func}) reads a value that only exists when "
-        f"the model runs, at {user_source()}. Keep the decision on the device with torch.where or "
-        "poptorch.cond, loop with poptorch.for_loop, or run that part on the host with "
+        f"the model runs, at {user_source()}. To log or print the value, return it from forward "
+        "and read it there. Keep a decision on the device with torch.where or poptorch.cond, "
+        "loop with poptorch.for_loop, or run that part on the host with "
         f"poptorch.CPU. {hint()}; {Topic.PYTHON_CONTROL_FLOW}"
     )
 

@@ -27,7 +27,7 @@ from poptorch_emu.torch_versions import (
     op_implementations_checks,
     set_meta_in_tls_dispatch_include,
 )
-from poptorch_emu.trace import integer_operands, kernel_strides, metadata_rules, mismatched_shapes
+from poptorch_emu.trace import kernel_strides, metadata_rules, mismatched_shapes, operand_types
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.result_metadata import ResultMetadata, TensorMetadata, Written, settings
 
@@ -130,7 +130,7 @@ class ResultMemo:
                     raise mismatched_shapes.in_words_of_kernel(
                         func, args, kwargs, failure
                     ) from failure
-                integer_operands.check(func, args, kwargs)
+                operand_types.check(func, args, kwargs)
                 self._known[key] = metadata = self._metadata(key, args, kwargs, result)
                 self.has_learned |= metadata is not None
                 return result

@@ -17,7 +17,7 @@ import torch
 
 from poptorch_emu import _C
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.ir.graph import Graph, Source, SourceKind
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode
 from poptorch_emu.trace import (
@@ -137,6 +137,7 @@ class Forward:
         value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
         loss.warn_of_lost_operations(node)
         loss.note(node)
+        self._initial_gradient.check(value, record_of(node).source, self.parameters)
         return value
 
     @cached_property
