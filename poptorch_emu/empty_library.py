@@ -12,6 +12,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from poptorch_emu.untrusted.files import write_named
+
 # Number of each machine in ELF, and its largest page in bytes. Source: the System V ABI, chapters 4
 # and 5, and its supplements for these machines.
 _MACHINES = {"x86_64": (62, 0x1000), "aarch64": (183, 0x10000)}
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("name a library to write, such as custom_ops.so")
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(empty_library())
+        write_named(path, empty_library())
 
 
 if __name__ == "__main__":

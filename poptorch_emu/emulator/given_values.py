@@ -11,6 +11,7 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options import Options
+from poptorch_emu.untrusted.files import given_path
 
 # Models of other front ends have a method of this name, which returns the executor that ran last.
 LAST_RUN = "_poptorch_emu_last_run"
@@ -91,6 +92,7 @@ def path_and_inputs(
 
     Raises:
         TypeError: no path is given, or it is not a path.
+        ValueError: no path can have one of its characters.
     """
     first: object = path
     if path is None and arguments:
@@ -103,7 +105,7 @@ def path_and_inputs(
             f"{function}(model, path, *inputs), or by its name: "
             f"{function}(model, *inputs, {name}=...)."
         )
-    return Path(first), arguments
+    return given_path(first, name), arguments
 
 
 def described(value: object) -> str:

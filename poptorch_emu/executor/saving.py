@@ -24,7 +24,7 @@ from poptorch_emu.log import logger
 from poptorch_emu.options import Options
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.troubleshooting import Topic
-from poptorch_emu.untrusted.files import open_regular, write_whole
+from poptorch_emu.untrusted.files import given_path, open_regular, write_whole
 from poptorch_emu.version import __version__
 
 _METADATA = "metadata"
@@ -55,7 +55,7 @@ def path_to_save(filename: str | Path) -> Path:
     Raises:
         AssertionError: one of the folders is a file.
     """
-    path = Path(filename)
+    path = given_path(filename, "filename")
     if path.is_dir():
         path = path / _DEFAULT_NAME
         logger.warning("save(): %s is a directory, saving model to %s", path.parent, path)
@@ -129,7 +129,7 @@ def read(filename: str | Path) -> Container:
         Error: the file is not an executable, cut short or damaged.
         OSError: the file is not a regular file, or cannot be read.
     """
-    with open_regular(Path(filename)) as file:
+    with open_regular(given_path(filename, "filename")) as file:
         return unpack(file.read(), str(filename))
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ def save_program(
 ) -> None:
     """Writes all files of a program into `folder`, which is created.
 
+    No file of an earlier program is replaced before all new ones are written.
+
     Args:
         folder: folder of the program.
         modules: one module for each stage.
@@ -46,6 +49,19 @@ def save_program(
         states: state tensors of the optimiser by names of parameters.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".unfinished_", dir=folder) as unfinished:
+        _write(Path(unfinished), modules, spec, optimizer, states)
+        for file in Path(unfinished).iterdir():
+            file.replace(folder / file.name)
+
+
+def _write(
+    folder: Path,
+    modules: Sequence[fx.GraphModule],
+    spec: PipelineSpec,
+    optimizer: Mapping[str, Any],
+    states: Mapping[str, Any],
+) -> None:
     for index, module in enumerate(modules):
         received = tuple(tensor.example("cpu") for tensor in spec.stages[index].received)
         inputs = {

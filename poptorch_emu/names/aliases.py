@@ -154,10 +154,11 @@ def install() -> None:
                 f"{name} has been imported already, from {getattr(present, '__file__', None)}. "
                 "Call poptorch_emu.emulator.install() before anything imports it."
             )
-    absent = {
-        name: own for name, own in STAND_INS.items() if importlib.util.find_spec(name) is None
-    }
-    sys.meta_path.insert(0, _Finder({**MODULES, **absent}))
+    table = dict(MODULES)
+    # Before the search: it calls import hooks of other packages, which may call this function.
+    sys.meta_path.insert(0, _Finder(table))
+    absent = [name for name in STAND_INS if importlib.util.find_spec(name) is None]
+    table.update({name: STAND_INS[name] for name in absent})
     foreign_modules.prepare()
     # Installs the names early, because a started process imports the main program first.
     multiprocessing.spawn.get_preparation_data = _preparation_data_with_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from poptorch_emu.structure import as_list
 from poptorch_emu.trace import blocks, control_flow
 
 Body = Callable[..., Any]
+
+_LARGEST_COUNT = 2**63 - 1
 
 
 def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -33,7 +36,8 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
 
     Raises:
         ValueError: `inputs` is not a list of tensors.
-        Error: `inputs` is empty, or the number, shape or dtype of the body's results differs.
+        Error: `inputs` is empty, `count` is no integer, or the number, shape or dtype of the body's
+            results differs.
 
     Example:
         >>> class Doubled(torch.nn.Module):
@@ -50,9 +54,28 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
             "poptorch.for_loop was given no inputs, so there is nothing that an iteration could "
             "hand to the next. Pass the tensors that the body changes."
         )
+    count = _count(count)
     if count < 1:
         return [value.clone() for value in inputs]
-    return control_flow.for_loop(int(count), body, inputs)
+    return control_flow.for_loop(count, body, inputs)
+
+
+def _count(given: Any) -> int:
+    """Returns the number of iterations.
+
+    Raises:
+        Error: it is no integer, or has more than 64 bits.
+    """
+    try:
+        count = operator.index(given)
+    except TypeError:
+        count = _LARGEST_COUNT + 1
+    if count > _LARGEST_COUNT:
+        raise compiler_error(
+            f"poptorch.for_loop was given the count {given!r} of type {type(given).__name__}, but "
+            "takes an integer of at most 63 bits: int(count)."
+        )
+    return count
 
 
 def cond(

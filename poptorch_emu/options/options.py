@@ -34,6 +34,7 @@ from poptorch_emu.options.strategies import PipelinedExecution, _IExecutionStrat
 from poptorch_emu.options.tensor_locations import _TensorLocationOptions
 from poptorch_emu.options.text import apply_defaults, apply_file, apply_json
 from poptorch_emu.options.training import _JitOptions, _TrainingOptions
+from poptorch_emu.untrusted.files import given_path
 
 _IPU_PREFIX = "IPU"
 _EXCLUDED = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
@@ -301,6 +302,7 @@ class Options(ReportingOptions, path="options"):
         if path is None:
             self._popart.set("enableEngineCaching", False)
         else:
+            given_path(path, "The path of enableExecutableCaching")
             self._popart.set("cachePath", path)
             self._popart.set("enableEngineCaching", True)
         return self

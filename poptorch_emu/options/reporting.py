@@ -8,6 +8,7 @@ from typing import TypeVar
 from poptorch_emu.log import logger
 from poptorch_emu.options.base import OptionsDict, note_accepted
 from poptorch_emu.options.popart import _PopartOptions
+from poptorch_emu.untrusted.files import given_path
 
 Self = TypeVar("Self", bound="ReportingOptions")
 
@@ -31,6 +32,7 @@ class ReportingOptions(OptionsDict):
 
     def enableProfiling(self: Self, profile_dir: str | None = None) -> Self:
         """Writes a report of memory and time to `profile_dir`, by default "." (modelled)."""
+        given_path(profile_dir or ".", "profile_dir")
         environment = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
         if any(option in environment for option in _PROFILING_ENGINE_OPTIONS):
             logger.warning(
@@ -53,6 +55,7 @@ class ReportingOptions(OptionsDict):
 
     def logDir(self: Self, log_dir: str) -> Self:
         """Sets the directory of PopTorch's own log files, which are not written here (accepted)."""
+        given_path(log_dir, "log_dir")
         note_accepted("Options.logDir")
         self.set(log_dir=log_dir)
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +31,7 @@ from poptorch_emu.segments.phases import phase_numbers
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
 from poptorch_emu.segments.segment import Instruction
 from poptorch_emu.segments.segmented_graph import cut
+from poptorch_emu.untrusted.texts import as_html
 
 _TERM_OF_LETTER = {
     letter: TERMS[word]
@@ -253,7 +253,7 @@ def _html_cell(text: str, shades: Sequence[int]) -> str:
     found = next((_TERM_OF_LETTER[letter] for letter in text if letter in _TERM_OF_LETTER), None)
     is_action = found is not None and text[0].isdigit()
     if found is None or not is_action:
-        return f"<td>{html.escape(text)}</td>"
+        return f"<td>{as_html(text)}</td>"
     actions = []
     for action in text.split("|"):
         letter = next((letter for letter in action if letter in _TERM_OF_LETTER), "F")
@@ -261,7 +261,7 @@ def _html_cell(text: str, shades: Sequence[int]) -> str:
         is_of_stage = letter in "FRBIW" and stage.isdecimal()
         colour = shaded(_TERM_OF_LETTER[letter].colour, shades[int(stage)] if is_of_stage else 0)
         style = f"background:{colour};color:{ink_on(colour)};padding:1px 4px"
-        actions.append(f'<span style="{style}">{html.escape(action)}</span>')
+        actions.append(f'<span style="{style}">{as_html(action)}</span>')
     return f'<td style="white-space:nowrap">{"".join(actions)}</td>'
 
 

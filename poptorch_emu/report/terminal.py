@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from poptorch_emu.report.text_table import printable_rows, to_table
-from poptorch_emu.untrusted.texts import printable
+from poptorch_emu.untrusted.texts import as_html, printable
 
 # Columns without a terminal, and the limits for terminals that are too narrow or too wide.
 _USUAL, _LEAST, _MOST = 80, 60, 160
@@ -78,10 +77,10 @@ def _html_row(row: Sequence[str], num_left: int, cell: str) -> str:
 
 def _html_cell(text: str, is_left: bool, cell: str) -> str:
     side = "left" if is_left else "right"
-    return f'<{cell} style="text-align:{side}">{html.escape(text)}</{cell}>'
+    return f'<{cell} style="text-align:{side}">{as_html(text)}</{cell}>'
 
 
 def html_lines(lines: Sequence[str]) -> str:
     """Returns lines of text for a notebook."""
-    text = html.escape("\n".join(lines))
+    text = "\n".join(as_html(line) for each in lines for line in each.splitlines() or [""])
     return f'<pre style="white-space:pre-wrap;font-family:monospace">{text}</pre>'

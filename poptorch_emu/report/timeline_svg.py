@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 
 from poptorch_emu.plan.time.time_plan import Event
 from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
+from poptorch_emu.untrusted.texts import as_html
 
 _WIDTH, _LABEL, _LANE, _BAR, _TOP = 960, 70, 30, 22, 24
 # Widths in pixels: narrower events are skipped beside others, and narrower boxes have no number.
@@ -59,7 +59,7 @@ def _boxes(events: Iterable[Event], ipus: Sequence[int], end_seconds: float) -> 
         tip = f"{term.word}, micro-batch {event.micro_batch}: {milliseconds:.3g} ms"
         yield (
             f'<rect x="{left:.1f}" y="{top}" width="{max(width, _NARROW):.1f}" height="{_BAR}" '
-            f'fill="{term.colour}"><title>{html.escape(tip)}</title></rect>'
+            f'fill="{term.colour}"><title>{as_html(tip)}</title></rect>'
         )
         if width >= _NUMBERED and term.word in ("forward", "recompute", "backward", "weights"):
             middle = left + width / 2
@@ -76,4 +76,4 @@ def _legend(words: Sequence[str], top: float) -> Iterator[str]:
 
 def _text(x: float, y: float, text: str, ink: str = "currentColor", anchor: str = "start") -> str:
     place = f'x="{x:.1f}" y="{y}" text-anchor="{anchor}"'
-    return f'<text {place} fill="{ink}">{html.escape(text)}</text>'
+    return f'<text {place} fill="{ink}">{as_html(text)}</text>'

@@ -30,6 +30,30 @@ class NotRegularError(OSError):
     """Raised if a path leads to something other than a regular file of the user."""
 
 
+def given_path(path: str | os.PathLike[str], name: str) -> Path:
+    """Returns a path that the user has given.
+
+    Args:
+        path: the path.
+        name: name of the argument, for the message.
+
+    Raises:
+        TypeError: it is no path.
+        ValueError: it has a character that no path can have.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"{name} is {path!r} of type {type(path).__name__}, but must be a str or a pathlib.Path"
+        )
+    try:
+        if b"\0" not in os.fsencode(path):
+            return Path(path)
+        fault = "a NUL character"
+    except UnicodeEncodeError as error:
+        fault = f"the character {error.object[error.start]!r}"
+    raise ValueError(f"{name} is {str(path)!r}, but no path can have {fault}. Remove it.")
+
+
 def read_own(path: Path) -> bytes:
     """Returns the content of a regular file that belongs to the user of this process.
 
@@ -72,7 +96,7 @@ def write_whole(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def write_named(path: Path, text: str) -> None:
+def write_named(path: Path, content: str | bytes) -> None:
     """Writes a file that the user has named, whole or not at all; follows links.
 
     A device or a pipe is written to and never replaced.
@@ -80,11 +104,11 @@ def write_named(path: Path, text: str) -> None:
     Raises:
         OSError: the folder cannot be written to, or the disk is full.
     """
-    target = path.resolve()
+    target, data = path.resolve(), content.encode() if isinstance(content, str) else content
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(data)
     else:
-        write_whole(target, text.encode())
+        write_whole(target, data)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 
 # Source: Linux, NAME_MAX (255) in limits.h; the rest is left for a prefix or suffix of the name.
 _MOST_BYTES = 200
@@ -16,6 +17,11 @@ def printable(text: str) -> str:
         else character.encode("unicode_escape", "backslashreplace").decode()
         for character in text
     )
+
+
+def as_html(text: str) -> str:
+    """Returns the text for HTML, as one line without tags and control characters."""
+    return html.escape(printable(text))
 
 
 def file_name(name: str, default: str) -> str:

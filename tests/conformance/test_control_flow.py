@@ -1,5 +1,6 @@
 """Loops and branches on the device: api.md section 12.3, semantics.md sections 15 and 18."""
 
+import numpy as np
 import pytest
 import torch
 from support.flow_models import infer, quiet_options
@@ -296,3 +297,17 @@ def test_cond_when_bodies_disagree_then_error(other):
 def test_cond_when_condition_is_no_tensor_then_error():
     with pytest.raises(poptorch.Error, match="boolean tensor of one element, not True"):
         infer(lambda m, x: poptorch.cond(True, lambda: x, [], lambda: -x, []), X)
+
+
+@pytest.mark.feature("for_loop", fidelity="exact")
+@pytest.mark.parametrize("count", [2.0, 2.5, "2", None, [2], 2**63], ids=str)
+def test_loop_when_count_is_no_integer_then_refused(count) -> None:
+    with pytest.raises(poptorch.Error, match=r"given the count .* takes an integer of at most 63"):
+        infer(lambda _, x: poptorch.for_loop(count, lambda y: [y + 1], [x]), X)
+
+
+@pytest.mark.feature("for_loop", fidelity="exact")
+@pytest.mark.parametrize("count", [True, np.int64(1), torch.tensor(1)], ids=repr)
+def test_loop_when_count_means_an_integer_then_taken(count) -> None:
+    (result,) = infer(lambda _, x: poptorch.for_loop(count, lambda y: [y + 1], [x]), X)
+    assert torch.equal(result, X + 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from poptorch_emu.report.earlier_files import complete
 from poptorch_emu.report.report_check import ReportError, check_report, damaged, refuses_damage
 from poptorch_emu.report.terms import TERMS, ink_on
 from poptorch_emu.untrusted.files import open_regular
+from poptorch_emu.untrusted.texts import as_html
 from poptorch_emu.version import __version__
 
 _FOLDER = Path(__file__).parent
@@ -85,7 +85,7 @@ def _page(title: str, data: object, names: Sequence[str]) -> str:
     library = _LIBRARY.read_text(encoding="utf-8")
     parts = {
         "policy": _policy(script, library),
-        "title": _writable(html.escape(title)),
+        "title": as_html(title),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "data": to_script_json(data),
         "library": library,

@@ -11,7 +11,14 @@ from threading import Thread
 
 import pytest
 
-from poptorch_emu.untrusted.files import open_lock, open_regular, read_own, write_whole
+from poptorch_emu.untrusted.files import (
+    given_path,
+    open_lock,
+    open_regular,
+    read_own,
+    write_named,
+    write_whole,
+)
 
 
 def fifo(path: Path) -> None:
@@ -130,3 +137,21 @@ def test_write_when_it_fails_then_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         write_whole(tmp_path / "taken", b"data")
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
+
+
+def test_path_with_a_character_that_no_path_has_then_refused_by_name() -> None:
+    assert given_path("folder", "cache") == given_path(Path("folder"), "cache") == Path("folder")
+    with pytest.raises(ValueError, match=r"cache is 'a\\x00b', .* a NUL character. Remove it"):
+        given_path("a\0b", "cache")
+    with pytest.raises(ValueError, match=r"cache is 'a\\ud800', .* the character '\\ud800'"):
+        given_path("a\ud800", "cache")
+    with pytest.raises(TypeError, match="cache is 3 of type int, but must be a str or a pathlib"):
+        given_path(3, "cache")
+
+
+def test_content_that_is_named_by_a_link_then_the_file_behind_it_is_replaced(tmp_path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_named(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_bytes() == b"new"
+    write_named(Path(os.devnull), b"nothing")
+    assert not Path(os.devnull).is_file()

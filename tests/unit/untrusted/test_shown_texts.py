@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poptorch_emu.untrusted.texts import file_name, printable
+from poptorch_emu.untrusted.texts import as_html, file_name, printable
 
 ANY = st.text(st.characters())  # Halves of characters, too.
 
@@ -32,6 +32,10 @@ def test_text_of_any_kind_then_prints(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable() and printable(shown) == shown
     shown.encode()
+
+
+def test_text_in_a_page_then_controls_neither_browser_nor_terminal() -> None:
+    assert as_html("\x1b[31m<b> & \n") == r"\x1b[31m&lt;b&gt; &amp; \n"
 
 
 @pytest.mark.parametrize(
