@@ -25,7 +25,7 @@ ROWS = 32
 # %% [markdown]
 # ## The data
 #
-# scikit-learn brings 1,797 pictures of 8 by 8 pixels. Four fifths are for training.
+# scikit-learn provides 1,797 pictures of 8 by 8 pixels. Four fifths are for training.
 
 # %%
 digits = load_digits()
@@ -59,7 +59,7 @@ class Network(nn.Module):
 
 
 def shuffled():
-    """Yields the same batches whenever it is called with the same seed set."""
+    """Returns a loader; after the same seed it yields the same batches."""
     return torch.utils.data.DataLoader(train, batch_size=ROWS, shuffle=True, drop_last=True)
 
 
@@ -81,11 +81,11 @@ print(f"loss {plain_losses[0]:.4f} at the beginning, {plain_losses[-1]:.4f} at t
 # %% [markdown]
 # ## The same on a virtual IPU
 #
-# - `poptorch.Options` says how the model runs. We leave nearly all as it is.
-# - The optimiser comes from `poptorch.optim`. Its arguments are those of PyTorch's.
+# - `poptorch.Options` holds the settings of a run. We keep nearly all defaults.
+# - The optimiser comes from `poptorch.optim`. Its arguments are those of PyTorch's optimiser.
 # - `poptorch.trainingModel` wraps model, options and optimiser.
-# - One call of the wrapped model is a whole training step: forward, backward and update. So `zero_grad`, `backward` and `step`
-#   go away.
+# - One call of the wrapped model is a whole training step: forward, backward and update. So `zero_grad`, `backward` and `step` are no
+#   longer needed.
 #
 # The first call *compiles*: it runs your `forward` once to record what it does, and builds a program from that. All other calls
 # run the program.
@@ -124,8 +124,8 @@ show()
 # %% [markdown]
 # ## Where are the weights?
 #
-# They are on the device while you train. They come back when you look at them: through `state_dict`, through a parameter of the
-# model, or when you ask with `copyWeightsToHost`. When you have finished, `destroy` gives the device back.
+# During training they are on the device. They are copied back when you read them, through `state_dict` or a parameter of the model, or
+# when you call `copyWeightsToHost`. At the end, `destroy` releases the device.
 
 # %%
 weights = training.state_dict()
@@ -137,7 +137,7 @@ print(*weights)
 # %% [markdown]
 # ## Save and load
 #
-# Weights are saved as in PyTorch. The file knows nothing of IPUs.
+# Weights are saved as in PyTorch. The file contains nothing about IPUs.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -151,8 +151,8 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # `poptorch.inferenceModel` wraps a model without optimiser. We give it no labels, so it returns scores.
 #
-# A program is made for the shapes of its first inputs. So every batch must have the same number of rows: `drop_last` leaves
-# out the few that would not fill a batch.
+# A program is compiled for the shapes of its first inputs. So every batch must have the same number of rows: `drop_last` leaves out the
+# last rows, which would not fill a batch.
 
 # %%
 inference = poptorch.inferenceModel(restored.eval(), options)
@@ -172,7 +172,7 @@ for axis, picture, guess, label in zip(axes, x, guesses, y):
 show()
 
 # %% [markdown]
-# A batch of another size raises an error. It says the size that was found, and the size that was expected.
+# A batch of another size raises an error. It states the actual and the expected size.
 
 # %%
 try:
@@ -184,8 +184,8 @@ inference.destroy()
 # %% [markdown]
 # ## A compiled program in a file
 #
-# `save` of a wrapped model writes the program and the model. `poptorch.load` reads both, so that another process need not compile.
-# Files that others made are code: load only what you trust.
+# `save` of a wrapped model writes the program and the model. `poptorch.load` reads both, so that another process need not compile. Such
+# a file can contain code: load only files that you trust.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -201,8 +201,8 @@ assert same
 # %% [markdown]
 # ## What would the machine do?
 #
-# Your program runs here, on a processor. How fast would it be on a real IPU, and where would the time go? The emulator has a model of the
-# machine. `emulator.estimate` asks it. The figures are *modelled*, and the model need not run for them.
+# Your program runs here, on a processor. How fast would it be on a real IPU, and where would the time go? The emulator has a model of
+# the machine, which `emulator.estimate` uses. The figures are *modelled*, and your model does not need to run.
 
 # %%
 batch = train[:ROWS]
@@ -219,5 +219,5 @@ training.destroy()
 #
 # ## What you have seen
 #
-# The ten lines are: make options, make the optimiser, wrap, call. Next is [batching](../batching/batching.ipynb): how much work one
-# call does.
+# The ten lines are: create the options, create the optimiser, wrap, call. Next is [batching](../batching/batching.ipynb): the amount of
+# work in one call.

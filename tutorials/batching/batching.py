@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Batching: who sees which rows
 #
-# In plain PyTorch a batch is what `forward` sees. In PopTorch one call of the wrapped model may run `forward` many times: for
-# several updates, several micro-batches of each update, and several replicas of the model. This notebook draws who gets which rows,
-# and which rows come back.
+# In plain PyTorch a batch is the input of one `forward`. In PopTorch one call of the wrapped model may run `forward` many times: for
+# several updates, several micro-batches of each update, and several replicas of the model. This notebook shows which replica gets which
+# rows, and which rows come back.
 
 # %%
 import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ from poptorch_emu.emulator import show
 # | accumulation | `options.Training.gradientAccumulation` | micro-batches whose gradients make one update |
 # | replicas | `options.replicationFactor` | copies of the model that work at the same time |
 #
-# One call consumes the product of the four. `poptorch.DataLoader` knows it.
+# One call consumes the product of the four. `poptorch.DataLoader` creates batches of that size.
 
 # %%
 ROWS, ITERATIONS, ACCUMULATION, REPLICAS = 2, 4, 2, 2
@@ -47,9 +47,10 @@ assert loader.combinedBatchSize == ROWS * ITERATIONS * ACCUMULATION * REPLICAS
 # %% [markdown]
 # ## A model that takes notes
 #
-# For each row this model returns the replica that saw it, and the run of `forward`. The buffer `runs` counts how often `forward` ran. With
-# `broadcastBuffers(False)` each replica counts for itself. The parameter `replica` has another value on each replica; `replicaGrouping`
-# makes that possible. On the host this parameter has one row for each replica. `forward` sees the row of its own replica.
+# For each row this model returns the replica that saw it, and the run of `forward`. The buffer `runs` counts the runs of `forward`.
+# With `broadcastBuffers(False)` each replica counts for itself. The parameter `replica` has another value on each replica;
+# `replicaGrouping` makes that possible. On the host this parameter has one row for each replica. `forward` sees the row of its own
+# replica.
 
 
 # %%
@@ -69,7 +70,7 @@ class Witness(nn.Module):
 
 
 def call(mode, period=None):
-    """Returns what the model's notes say of the rows that come back from one call."""
+    """Returns the model's notes on the rows that come back from one call."""
     options = make_options().broadcastBuffers(False).outputMode(mode, period)
     model = Witness()
     optimizer = poptorch.optim.SGD([model.weight], lr=0.1)
@@ -87,8 +88,8 @@ print("row, replica, run of forward:")
 print(notes[:8].int().tolist())
 
 # %% [markdown]
-# Here are the notes as a picture. Each box is a row of the batch, in the order in which you give the rows. The colour of a box is the
-# replica. The numbers in it are update and micro-batch.
+# Here are the notes as a picture. Each box is a row of the batch, in the order of the input. The colour of a box is the replica. The
+# numbers in it are update and micro-batch.
 
 
 # %%
@@ -111,8 +112,8 @@ draw(notes, "replica (colour), update.micro-batch (text) of each row", axis)
 show()
 
 # %% [markdown]
-# So the batch is cut like this. First comes all that belongs to update 0, then update 1, and so on. Inside an update come its
-# micro-batches. Of each micro-batch, every replica takes a part in turn. Our notes agree with the formula:
+# So the batch is divided as follows. First come all rows of update 0, then those of update 1, and so on. An update consists of its
+# micro-batches. Each replica in turn takes a part of each micro-batch. Our notes agree with the formula:
 
 # %%
 row = notes[:, 0].long()
@@ -144,8 +145,8 @@ for axis, (name, (mode, period)) in zip(axes, modes.items()):
 show()
 
 # %% [markdown]
-# `OutputMode.Sum` adds the results of all micro-batches instead. That is good for losses and for counts of right answers. Here it adds up the
-# row numbers, one sum for each place in the micro-batch and each replica.
+# `OutputMode.Sum` adds the results of all micro-batches instead. That is useful for losses and for counts of right answers. Here it
+# adds up the row numbers, one sum for each place in the micro-batch and each replica.
 
 # %%
 sums = call(poptorch.OutputMode.Sum)
@@ -156,8 +157,8 @@ assert int(sums[:, 0].sum()) == sum(range(loader.combinedBatchSize))
 # %% [markdown]
 # ## Accumulation and replicas make one large batch
 #
-# The gradients of an update are averaged over its micro-batches and replicas. So the update is that of one large batch. We
-# compare with plain PyTorch, which takes the rows of an update all at once.
+# The gradients of an update are averaged over its micro-batches and replicas. So the update equals that of one large batch. We compare
+# it with plain PyTorch, which processes all rows of an update at once.
 
 
 # %%
@@ -195,7 +196,7 @@ assert difference < 1e-6
 # %% [markdown]
 # ## When a batch does not fit
 #
-# A batch that cannot be cut evenly is refused.
+# A batch that cannot be divided evenly is refused.
 
 # %%
 try:
@@ -209,8 +210,8 @@ except AssertionError as error:
 # %% [markdown]
 # ## Which number should grow?
 #
-# The emulator has a model of the machine's time. `emulator.what_if` asks it for the speed with other numbers. We ask for a perceptron of real
-# size. Its weights are on PyTorch's *meta* device: they have shapes, but no memory. The figures are *modelled*.
+# The emulator has a model of the machine's time. `emulator.what_if` computes the speed with other numbers. Our example is a perceptron
+# of realistic size. Its weights are on PyTorch's *meta* device: they have shapes, but no memory. The figures are *modelled*.
 
 
 # %%

@@ -21,7 +21,7 @@ from poptorch_emu.emulator import course, schedules, show
 SYSTEM = "bow-pod16"
 
 # %% [markdown]
-# All exercises but one use this model. `hidden` says how wide each layer is inside.
+# All exercises but one use this model. `hidden` is the inner width of each layer.
 
 # %%
 print(inspect.getsource(course.Layer))
@@ -60,7 +60,7 @@ show(course.check(2, answer))
 # %% [markdown]
 # ## 3. Fit it into memory
 #
-# The model has eight wide layers on two IPUs. An update has 32,768 rows. The options below cut them into 16 micro-batches, and then
+# The model has eight wide layers on two IPUs. An update has 32,768 rows. The options below divide them into 16 micro-batches, and then
 # the model does not fit.
 #
 # Find options with which it fits. It must keep four fifths of its speed. The update must still see 32,768 rows: the rows
@@ -91,7 +91,7 @@ show(course.check(3, answer))
 
 # %%
 def cut(*counts):
-    """Returns the strategy in which the first IPU has so many layers, and so on."""
+    """Returns the strategy with these numbers of layers on the IPUs, in order."""
     names = iter(f"layer{number}" for number in range(12))
     stages = [
         poptorch.Stage(*(next(names) for _ in range(count))).ipu(ipu)
@@ -110,11 +110,11 @@ show(course.check(4, answer))
 # %% [markdown]
 # ## 5. Pick a schedule
 #
-# Four IPUs, eight micro-batches. Now you may not have more of them: the batch is as large as it may be. The bubble should be at most
-# 12% of the time. An IPU should stash the activations of at most 5 micro-batches. If an IPU has two half stages, a
-# micro-batch in one of them counts as half of one.
+# Four IPUs, eight micro-batches. Now you may not use more of them: the batch already has its largest size. The bubble should be at most
+# 12% of the time. An IPU should stash the activations of at most 5 micro-batches. If an IPU has two half stages, a micro-batch in one
+# of them counts as half of one.
 #
-# The answer is a value of `emulator.schedules`. `plan` shows what such a schedule does.
+# The answer is a value of `emulator.schedules`. `plan` shows the order of work in such a schedule.
 
 # %%
 plan = schedules.gpipe().plan(num_ipus=4, num_micro_batches=8)
@@ -131,7 +131,7 @@ show(course.check(5, answer))
 # ## 6. Replicas against stages
 #
 # You have sixteen IPUs, a model of sixteen layers, and updates of 8,192 rows. You may use all IPUs for one long pipeline, or each IPU
-# for a replica of its own, or something in between. Find the fastest division that fits into the memory.
+# for a separate replica, or something in between. Find the fastest division that fits into the memory.
 #
 # **Guess first**: what costs time in a long pipeline, and what in many replicas?
 #
@@ -171,8 +171,8 @@ show(course.check(7, answer))
 # %% [markdown]
 # ## 8. Find the bug
 #
-# `course.reference()` is a model as it should be. A colleague has written it anew: `course.suspect()` has the same weights, but its
-# results are slightly different. In which module is the mistake?
+# `course.reference()` is a correct model. A colleague has rewritten it: `course.suspect()` has the same weights, but its results are
+# slightly different. In which module is the mistake?
 
 # %%
 rows = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
@@ -182,8 +182,8 @@ with torch.no_grad():
 print(f"the largest difference is {(found - expected).abs().max():.1e}")
 
 # %% [markdown]
-# The answer is the path of a module, such as `"layers.0.up"`. [Comparing runs](../../docs/guide/comparing_runs.md) shows a function that
-# holds one wrapped model against another.
+# The answer is the path of a module, such as `"layers.0.up"`. [Comparing runs](../../docs/guide/comparing_runs.md) shows a function
+# that compares one wrapped model with another.
 
 # %%
 answer = ...

@@ -53,8 +53,8 @@ check(2, options)
 # %% [markdown]
 # ## 3. Fit it into memory
 #
-# What depends on the rows are activations, and what an operation takes while it runs. Smaller micro-batches need less of both.
-# The price is small: short products use the tiles a little less well, but the pipeline has a smaller bubble.
+# Two things depend on the rows: the activations, and the working memory of an operation. Smaller micro-batches need less of both. The
+# price is small: short products use the tiles a little less well, but the pipeline has a smaller bubble.
 #
 # Moving the optimiser's state out of the chip takes time in each update. Less room for products makes them slower.
 
@@ -78,7 +78,7 @@ check(3, options)
 # ## 4. Balance
 #
 # A layer that is eight times as wide is not eight times as slow. Starting programs and normalising take the same time in all of them.
-# So we do not guess: `emulator.plan_split` knows the times, and prints the code.
+# So we do not guess: `emulator.plan_split` uses the modelled times, and prints the code.
 
 # %%
 start = course.wrapped(4, poptorch.PipelinedExecution())
@@ -91,7 +91,7 @@ check(4, poptorch.PipelinedExecution(*stages))
 # %% [markdown]
 # ## 5. Pick a schedule
 #
-# An IPU that waits for a gradient can compute gradients of weights, for which nobody waits. That is ZB-H1. It stashes no more than
+# An IPU that waits for a gradient can compute gradients of weights, which no other IPU needs. That is ZB-H1. It stashes no more than
 # 1F1B does.
 
 # %%
@@ -140,8 +140,8 @@ check(7, in_float16)
 # %% [markdown]
 # ## 8. Find the bug
 #
-# `emulator.compare` walks through both runs. The first operation whose result differs although its inputs are equal is the mistake.
-# What comes later only *follows*.
+# `emulator.compare` goes through both runs. The mistake is the first operation with equal inputs and a different result. Every later
+# difference only *follows*.
 
 # %%
 rows = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))

@@ -1,7 +1,7 @@
 // Three operators for poptorch.custom_op, as an ordinary library of PyTorch operators.
 //
 // `poptorch.custom_op(..., name="Cube", domain="tutorial.ops", ...)` finds `tutorial_ops::Cube`. An
-// operator needs a kernel for CPU, which the engine calls, and one for Meta, which says the shapes
+// operator needs a kernel for CPU, which the engine calls, and one for Meta, which gives the shapes
 // of the results while a model is traced.
 
 #include <ATen/Dispatch.h>
@@ -32,7 +32,7 @@ at::Tensor cube(const at::Tensor& x) {
 }
 
 // The gradient of an operator has its name and "Grad". It takes the gradients of the outputs, then
-// the inputs, and returns a gradient of each input.
+// the inputs, and returns a gradient for each input.
 at::Tensor cube_grad(const at::Tensor& gradient, const at::Tensor& x) {
   return for_each(gradient, x, [](auto g, auto value) { return 3 * g * value * value; });
 }
@@ -53,7 +53,7 @@ at::Tensor like_second_with_alpha(const at::Tensor&, const at::Tensor& x, double
   return at::empty_like(x);
 }
 
-// An operator made of PyTorch's operators needs neither kernels nor a gradient of its own.
+// An operator made of PyTorch's operators needs neither its own kernels nor its own gradient.
 at::Tensor vector_scalar_multiply(const at::Tensor& vector, const at::Tensor& scalar) {
   return at::mul(vector, scalar);
 }

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Custom operators
 #
-# `poptorch.custom_op` puts an operator of your own into a model. On IPUs such an operator is a C++ library for PopART. Those libraries need the
-# IPU's software and cannot be loaded here. So you give the emulator another implementation, under the same name and domain:
-# a Python function, or a PyTorch operator library in C++. The model does not change.
+# `poptorch.custom_op` puts your own operator into a model. On IPUs such an operator is a C++ library for PopART. Those libraries need
+# the IPU's software and cannot be loaded here. So you give the emulator another implementation, under the same name and domain: a
+# Python function, or a PyTorch operator library in C++. The model does not change.
 #
 # We write three operators both ways, and train the same model with each.
 
@@ -26,8 +26,8 @@ CPP_DOMAIN, PYTHON_DOMAIN = "tutorial.ops", "tutorial.python"
 # %% [markdown]
 # ## In Python
 #
-# An operator is a function of tensors, made of PyTorch's operations. Attributes come as arguments by name. `Cube` brings a backward of its own: it gets the
-# gradient and the inputs. The others are differentiated by PyTorch.
+# An operator is a function of tensors, made of PyTorch's operations. Attributes are passed as arguments by name. `Cube` has its own
+# backward function, whose arguments are the gradient and the inputs. PyTorch differentiates the others.
 
 # %%
 register_custom_op(
@@ -59,8 +59,8 @@ if BUILD_CPP:
 # %% [markdown]
 # ## The model
 #
-# It computes `cube(scale * leaky_relu(layer(x)))`. `custom_op` takes inputs, name, domain, version, and tensors that look like the
-# outputs. The domain alone decides which implementation runs.
+# It computes `cube(scale * leaky_relu(layer(x)))`. `custom_op` takes inputs, name, domain, version, and example tensors with the shape
+# and type of the outputs. Only the domain decides which implementation runs.
 
 
 # %%
@@ -111,8 +111,8 @@ show()
 # %% [markdown]
 # ## What would the machine do?
 #
-# The emulator knows the operations that your Python function is made of, so it can estimate their time on the machine (*modelled*). Of an operator in C++ it
-# knows nothing; the report says so.
+# The emulator sees the operations inside your Python function, so it can estimate their time on the machine (*modelled*). It sees
+# nothing inside an operator in C++; the report says so.
 
 # %%
 training = poptorch.trainingModel(Model(PYTHON_DOMAIN), poptorch.Options())
@@ -123,7 +123,7 @@ show(report)
 # %% [markdown]
 # ## When an operator is missing
 #
-# The error names operator and domain, and what to do.
+# The error names the operator, the domain and a remedy.
 
 # %%
 try:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Data loading: is the model waiting for its data?
 #
-# A fast device needs its data in time. This notebook measures three speeds: that of the loader, that of the model, and that of both
-# together. Then it lets loader and model work at the same time.
+# A fast device needs its data in time. This notebook measures three speeds: of the loader, of the model, and of both together. Then
+# loader and model work at the same time.
 #
 # The times are those of the computer that ran this notebook. Yours will differ. Compare the speeds with each other.
 
@@ -20,16 +20,16 @@ from poptorch_emu.emulator import show
 
 COUNT = 1536  # in the tests: 256
 SECONDS_PER_PICTURE = 0.4e-3
-# How the other process starts; see below.
+# Start method of the other process; see below.
 FORK = {"sharing_strategy": poptorch.SharingStrategy.Fork}
 
 # %% [markdown]
 # ## The loader
 #
-# `poptorch.DataLoader` is PyTorch's loader, with one difference. It knows from the options how much one call consumes, and makes
-# batches of that size. `batch_size` is the rows of a micro-batch.
+# `poptorch.DataLoader` is PyTorch's loader, with one difference. It derives the number of rows of one call from the options, and
+# creates batches of that size. `batch_size` is the number of rows of a micro-batch.
 #
-# Our dataset `SlowDigits` takes a fraction of a millisecond for each picture, as a file on a disk might. It is in a file of its own,
+# Our dataset `SlowDigits` takes a fraction of a millisecond for each picture, as a file on a disk might. It is in a separate file,
 # because another process must be able to import it.
 
 
@@ -102,8 +102,7 @@ for name, rate in rates.items():
     print(f"{name}: {rate:6,.0f} rows per second")
 
 # %% [markdown]
-# Both together are slower than the slower one, because they take turns. While the loader loads, the model waits. When each takes its
-# time, the times add up:
+# Both together are slower than the slower one, because they take turns. While the loader loads, the model waits. So their times add up:
 
 # %%
 one_after_the_other = 1 / (1 / rates["loader alone"] + 1 / rates["model alone"])
@@ -112,11 +111,11 @@ print(f"expected: {one_after_the_other:,.0f}, measured: {rates['both']:,.0f} row
 # %% [markdown]
 # ## The asynchronous loader
 #
-# In mode `Async` another process loads the next batches while the model works. With `num_workers` that process has helpers.
+# In mode `Async` another process loads the next batches while the model works. With `num_workers` that process gets helpers.
 #
-# The *sharing strategy* says how that process starts. The default, `ForkServer`, starts a clean process and imports your program there. So a
-# script must have its main part under `if __name__ == "__main__":`. `Fork` copies the running process instead. It needs no such line, so
-# this notebook uses it.
+# The *sharing strategy* decides how that process starts. The default, `ForkServer`, starts a clean process and imports your program
+# there. So a script must have its main part under `if __name__ == "__main__":`. `Fork` copies the running process instead. It needs no
+# such line, so this notebook uses it.
 
 
 # %%
@@ -124,7 +123,7 @@ def measure(name, **settings):
     loader = poptorch.DataLoader(
         make_options(), dataset, batch_size=16, async_options=FORK, **settings
     )
-    for _ in loader:  # The process has started and its helpers too.
+    for _ in loader:  # Starts the process and its helpers.
         pass
     rates[name] = rows_per_second(loader, training)
     loader.terminate()
@@ -141,13 +140,13 @@ axis.set_xlabel("rows per second")
 show()
 
 # %% [markdown]
-# If it is still slower than the model alone, then loading is the bottleneck: add helpers, or make loading cheaper. If it is as
-# fast as the model alone, then the data are there in time.
+# If `Async` is still slower than the model alone, then loading is the bottleneck: add helpers, or make loading cheaper. If it is as
+# fast as the model alone, then the data arrive in time.
 #
 # ## Synthetic data
 #
-# On real IPUs you can ask the question in another way. With `enableSyntheticData` the device makes up its inputs and looks at none of yours.
-# The model's own time is left.
+# On real IPUs there is another way to answer the question. With `enableSyntheticData` the device generates its inputs and ignores
+# yours. The remaining time is the model's own.
 
 # %%
 training.destroy()
@@ -160,8 +159,9 @@ print(f"model alone:    {rates['model alone']:,.0f} rows per second")
 # %% [markdown]
 # ## What would the machine say?
 #
-# On a real IPU this model may be much faster than on this computer. `emulator.estimate` tells how long a step takes there (*modelled*). Give it
-# your loader's speed with `io`, and it says whether the IPU waits for the loader. The first report is without a loader, the second with ours.
+# On a real IPU this model may be much faster than on this computer. `emulator.estimate` computes the time of a step there (*modelled*).
+# Give it your loader's speed with `io`, and it says whether the IPU waits for the loader. The first report is without a loader, the
+# second with ours.
 
 # %%
 for io in (None, emulator.HostWork(items_per_second=rates["loader alone"])):
@@ -173,8 +173,8 @@ synthetic.destroy()
 # %% [markdown]
 # ## Rows that do not fill a call
 #
-# 100 rows do not fill calls of 48. By default the rest is dropped. A model that was compiled for 48 rows can take no fewer. With
-# `drop_last=False` the rest comes too, and a warning says what that means.
+# 100 rows do not fill calls of 48. By default the rest is dropped. A model that was compiled for 48 rows does not accept fewer. With
+# `drop_last=False` the loader also yields the rest, and a warning explains the consequences.
 
 # %%
 options = poptorch.Options()
@@ -195,14 +195,14 @@ print("AsyncRebatched:", lengths(mode=poptorch.DataLoaderMode.AsyncRebatched, dr
 assert lengths() == [48, 48]
 
 # %% [markdown]
-# With several helpers each one makes whole batches of its own, and each may have rows left over. In mode `AsyncRebatched` the helpers load
-# small batches. Another process joins these and cuts them to the size of a call. With `drop_last=False` the last rows come, too, as
-# a shorter batch. A compiled model cannot take that batch: pad it, or use it on the host.
+# Each of several helpers creates complete batches by itself, and may have rows left over. In mode `AsyncRebatched` the helpers load
+# small batches. Another process joins these and cuts them to the size of a call. With `drop_last=False` the last rows form a shorter
+# batch. A compiled model cannot take that batch: pad it, or use it on the host.
 #
 # ## Batches live in a ring
 #
-# An asynchronous loader writes batches into a ring of buffers. When you ask for the next one, the one before may be overwritten. If
-# you want to keep a batch, clone it.
+# An asynchronous loader writes batches into a ring of buffers. When you request the next batch, the previous one may be overwritten. To
+# keep a batch, clone it.
 
 # %%
 loader = poptorch.DataLoader(
@@ -216,7 +216,7 @@ assert [rows[0].item() for rows in kept] == [0, 48]
 # %% [markdown]
 # ## Any iterable, without a loader
 #
-# `poptorch.AsynchronousDataAccessor` does the same for any iterable of tensors, say a list of batches that you made yourself.
+# `poptorch.AsynchronousDataAccessor` does the same for any iterable of tensors, such as a list of your own batches.
 
 # %%
 batches = [torch.full((4,), float(index)) for index in range(3)]

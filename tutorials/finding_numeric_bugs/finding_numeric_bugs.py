@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Finding numeric bugs: where does my loss begin to differ?
 #
-# You port a model, and its loss is not what it was. Or the loss becomes NaN after a thousand steps. Or it stops falling in half
-# precision. Often one line is the cause, and everything after that line differs, too. This notebook finds the line in four cases, with
-# one call for each:
+# You port a model, and its loss is different. Or the loss becomes NaN after a thousand steps. Or it stops falling in half precision.
+# Often one line is the cause, and everything after that line differs, too. This notebook finds the line in four cases, with one call
+# for each:
 #
-# 1. a port that is not what the original is: `emulator.compare`
+# 1. a port that differs from the original: `emulator.compare`
 # 2. options that change the numbers: `emulator.compare(against=options)`
 # 3. NaN: autograd's anomaly mode, and `emulator.first_nonfinite`
-# 4. half precision that learns nothing: `emulator.numerics`
+# 4. a model that learns nothing in half precision: `emulator.numerics`
 
 # %%
 import torch
@@ -35,7 +35,7 @@ def train(model, options=None, lr=0.1, **settings):
 # %% [markdown]
 # ## 1. A port
 #
-# Here are the original and a port of it. Somebody has made two mistakes in the port, and both are easy to make.
+# Here are the original and a port of it. The port contains two mistakes, and both are easy to make.
 
 
 # %%
@@ -75,8 +75,8 @@ print(f"the loss of the original is {losses[0]:.4f}, and that of the port is {lo
 assert abs(losses[0] - losses[1]) > 1e-3
 
 # %% [markdown]
-# First we ask: does the emulator compute what PyTorch computes? Without `against`, `emulator.compare` holds one training step of the model
-# against plain PyTorch. The verdict *reordered sums* means that each operation differs by no more than rounding explains. So the
+# First we check that the emulator computes the same as PyTorch. Without `against`, `emulator.compare` compares one training step of the
+# model with plain PyTorch. The verdict *reordered sums* means that each operation differs by no more than rounding can explain. So the
 # emulator is not the cause. The cause is a difference between the two models.
 
 # %%
@@ -85,7 +85,7 @@ print(report.verdict)
 assert report.verdict <= emulator.Verdict.REORDERED
 
 # %% [markdown]
-# Now we record the original and hold the port against the record. In a real project, the file comes from the machine on which the
+# Now we record the original and compare the port with the record. In a real project, the file comes from the machine on which the
 # original runs.
 
 # %%
@@ -95,8 +95,8 @@ show(report)
 assert report.first.value.module == "norm"
 
 # %% [markdown]
-# The report names the layer norm. Its inputs are equal in both runs, and its results are not: its `eps` is another number. We mend it
-# and ask again:
+# The report names the layer norm. Its inputs are equal in both runs, but its results are not, because its `eps` is different. We
+# correct it and compare again:
 
 
 # %%
@@ -113,8 +113,8 @@ print("only in the original:", [value.kind for value in first.only_theirs])
 assert "div" in [value.kind for value in first.only_theirs]
 
 # %% [markdown]
-# Only the original has a division. It scales the scores, and the port forgot it. One mistake can hide the next one. So mend and ask again
-# until the verdict is *reordered sums* or *equal bits*.
+# Only the original has a division. It scales the scores, and the port lacks it. One mistake can hide the next one. So correct and
+# compare again until the verdict is *reordered sums* or *equal bits*.
 
 # %%
 report = emulator.compare(train(Original()), *data, against=golden)
@@ -140,8 +140,8 @@ assert report.first.value.module == "norm"
 # %% [markdown]
 # ## 2. Options
 #
-# Two replicas should learn what one replica learns. Here they do not. The report says where the difference begins: all gradients agree,
-# but the update does not.
+# Two replicas should learn the same as one replica. Here they do not. The report shows where the difference begins: all gradients
+# agree, but the update does not.
 
 # %%
 more = make_options(2).replicationFactor(2)
@@ -151,12 +151,12 @@ print(report.verdict, "|", report.first.value.direction.value, "|", report.first
 assert report.first.value.direction.value == "update"
 
 # %% [markdown]
-# The second options add up the gradients, where the first ones average them.
+# The second options add up the gradients, but the first ones average them.
 #
 # ## 3. NaN
 #
-# A distance is the root of a sum of squares. Its gradient at zero is 0 · ∞, which is not a number. In PyTorch, autograd's anomaly mode finds
-# the operation that made the NaN. It does the same for a wrapped model.
+# A distance is the root of a sum of squares. Its gradient at zero is 0 · ∞, which is not a number. In PyTorch, autograd's anomaly mode
+# finds the operation that produced the NaN. It does the same for a wrapped model.
 
 
 # %%
@@ -181,7 +181,7 @@ with torch.autograd.set_detect_anomaly(True):
         assert "micro-batch 2" in error.message
 
 # %% [markdown]
-# The mode copies the weights in each call, and searches only after a call that made a NaN. If you know which inputs are bad, call
+# The mode copies the weights in each call, and searches only after a call that produced a NaN. If you know the bad inputs, call
 # `emulator.first_nonfinite(model, *inputs)` instead. It runs one training step and leaves the weights as they are.
 #
 # ## 4. Half precision
@@ -219,7 +219,7 @@ before = {name: weight.clone() for name, weight in Deep().half().named_parameter
 
 
 def moved(scale, rounds_at_random):
-    """Trains the model and returns which share of the weights of its first layer has changed."""
+    """Trains the model and returns the share of changed weights in its first layer."""
     chosen = make_options()
     chosen.Precision.enableStochasticRounding(rounds_at_random)
     model = Deep().half()
@@ -238,6 +238,6 @@ assert as_suggested > as_it_was
 # %% [markdown]
 # `emulator.page(model, path, numerics=report)` puts the same picture on the page of the model, beside a table of all operations.
 #
-# [Comparing runs](../../docs/guide/comparing_runs.md) says what each verdict means, and which bounds are behind it.
+# [Comparing runs](../../docs/guide/comparing_runs.md) explains each verdict and its bounds.
 #
 # Next: [memory](../memory/memory.ipynb).

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Keras on virtual IPUs
 #
-# We train a small Keras model on handwritten digits. First Keras does it by itself. Then it does it on one *virtual IPU*, on a pipeline of
-# two, and on four: two replicas of the pipeline. `fit`, `evaluate`, `predict` and callbacks stay as they are. A few lines around them
-# change.
+# We train a small Keras model on handwritten digits. First Keras trains it by itself. Then it is trained on one *virtual IPU*, on a
+# pipeline of two, and on four: two replicas of the pipeline. `fit`, `evaluate`, `predict` and callbacks stay unchanged. Only a few
+# lines around them change.
 #
-# You need to know Keras. Nothing here needs an IPU, a network or TensorFlow. Keras 3 runs on PyTorch here. An environment variable says so,
-# before Keras is imported.
+# You need to know Keras. Nothing here needs an IPU, a network or TensorFlow. Here Keras 3 runs on PyTorch. An environment variable
+# selects it before Keras is imported.
 
 # %%
 import gc
@@ -33,7 +33,7 @@ BATCH = 32
 # %% [markdown]
 # ## The data
 #
-# scikit-learn brings 1,797 pictures of 8 by 8 pixels. We train on 1,280 of them and test with 512: whole batches, because one program
+# scikit-learn provides 1,797 pictures of 8 by 8 pixels. We train on 1,280 of them and test with 512: whole batches, because one program
 # on an IPU takes batches of one size.
 
 # %%
@@ -84,10 +84,10 @@ plain_logs = compile_and_fit(plain)
 # %% [markdown]
 # ## One IPU
 #
-# - `IPUConfig` says how many IPUs the process uses.
+# - `IPUConfig` sets the number of IPUs of the process.
 # - A model that is built in the scope of an `IPUStrategy` runs on them.
-# - `steps_per_execution` says how many batches one call of the device consumes. Each call costs time, so large numbers are better. The number
-#   must divide the batches of an epoch, which are 40 here. Keras by itself does not offer it on PyTorch.
+# - `steps_per_execution` is the number of batches that one call of the device consumes. Each call costs time, so large numbers are
+#   better. The number must divide the batches of an epoch, which are 40 here. Keras itself does not support it on PyTorch.
 
 # %%
 config = ipu.config.IPUConfig()
@@ -118,7 +118,7 @@ show()
 # %% [markdown]
 # ## Test, predict, save
 #
-# These are Keras's own. Weights and the optimiser's state come back from the device when somebody reads them.
+# These methods are Keras's own. Weights and the optimiser's state come back from the device when your program reads them.
 
 # %%
 loss, accuracy = model.evaluate(*test, batch_size=BATCH, verbose=0)
@@ -132,9 +132,9 @@ assert np.mean(scores.argmax(axis=1) == test[1]) == np.float32(accuracy)
 # Each layer gets a *stage*, and each stage an IPU. The convolutions go to the first, the dense layers to the second. `Flatten` has a
 # stage, too.
 #
-# While the second IPU works on one batch, the first is busy with the next. That works only if several batches contribute to one
-# update of the weights. So we let 4 batches of 8 pictures make one update, as one batch of 32 did before. Their gradients are added
-# up unless we ask for the mean.
+# While the second IPU works on one batch, the first is busy with the next. That works only if several batches contribute to one update
+# of the weights. So 4 batches of 8 pictures make one update here, instead of one batch of 32. Their gradients are added up unless we
+# request the mean.
 
 # %%
 config.auto_select_ipus = 2
@@ -160,8 +160,8 @@ assert furthest < 1e-2
 # %% [markdown]
 # ## What would the machine do?
 #
-# A program that runs with this environment variable writes a report. `emulator.read_report` reads it: how fast the model would be on real
-# IPUs, what limits it, and what to change (*modelled*). `poptorch-emu view` makes a page of the same file.
+# A program that runs with this environment variable writes a report. `emulator.read_report` reads it: the speed on real IPUs, the
+# limits and proposed changes (*modelled*). `poptorch-emu view` shows the same file as a page.
 
 # %%
 folder = tempfile.TemporaryDirectory()
@@ -180,7 +180,7 @@ report = emulator.read_report(path)
 report.plot()
 show(report)
 
-# The report ends where the model is given back.
+# The report is complete once the model is deleted.
 del profiled
 gc.collect()
 folder.cleanup()
@@ -193,7 +193,7 @@ folder.cleanup()
 # one replica, which has 160 in an epoch.
 #
 # The gradients of replicas are added up in any case, so we halve the loss of each. Keras logs the metrics of the last replica, unless
-# we ask for their mean.
+# we request their mean.
 
 # %%
 config.auto_select_ipus = 4
@@ -217,8 +217,8 @@ assert furthest < 1e-2
 # %% [markdown]
 # ## What to know
 #
-# - A last batch that is smaller is refused in `fit`; `evaluate` and `predict` take it.
+# - `fit` refuses a smaller last batch; `evaluate` and `predict` accept it.
 # - SGD, Adam, AdamW and RMSprop are computed on the device, by Keras's formulas. Other optimisers are refused.
 # - Callbacks see every execution, not every batch.
 #
-# All of it is in [docs/keras.md](../../docs/keras.md).
+# The full description is in [docs/keras.md](../../docs/keras.md).

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Memory: why a model does not fit, and each way out with its price
 #
-# An IPU has 1,472 tiles with 624 KiB each. All that a model needs must be there: weights, optimiser state, activations, and even the
-# program. The emulator counts all this before anything runs. Your model runs here in any case. But you learn whether it would fit on
-# the machine, and if not, why.
+# An IPU has 1,472 tiles with 624 KiB each. Everything that a model needs must fit there: weights, optimiser state, activations, and
+# even the program. The emulator counts all of it before anything runs. Your model runs here in any case. But you learn whether it would
+# fit on the machine, and if not, why.
 #
 # The figures are *modelled*; [docs/fidelity.md](../../docs/fidelity.md) compares them with published ones.
 
@@ -25,7 +25,7 @@ ROWS_PER_UPDATE = 128
 # ## A model that is too large
 #
 # Four layers of a Transformer in float32, with 16 rows in a micro-batch. `case` wraps it with some settings and returns two reports:
-# what the tiles hold, and how fast it would be on a Bow-Pod16. Nothing is trained, so shapes are enough: weights and batch are on PyTorch's
+# the contents of the tiles, and the speed on a Bow-Pod16. Nothing is trained, so shapes are enough: weights and batch are on PyTorch's
 # *meta* device, and take no memory here.
 
 
@@ -70,14 +70,14 @@ def wrapped(
 
 
 def case(**settings):
-    """Returns what the tiles hold, and how long a step takes."""
+    """Returns the contents of the tiles, and the time of a step."""
     training, batch = wrapped(**settings)
     report = emulator.estimate(training, batch, system="bow-pod16")
     return emulator.tile_memory(training, batch), report
 
 
 # %% [markdown]
-# By default, a model that would not fit is compiled with a warning. With `POPTORCH_EMU_OOM=error` it is refused, as the machine would.
+# By default, a model that would not fit is compiled with a warning. With `POPTORCH_EMU_OOM=error` it is refused, as on the machine.
 
 # %%
 os.environ["POPTORCH_EMU_OOM"] = "error"
@@ -91,8 +91,8 @@ del os.environ["POPTORCH_EMU_OOM"]
 # %% [markdown]
 # ## Who takes the memory?
 #
-# Now look at the table. It is about the moment when the IPU holds most. The table names the operation of that moment,
-# and says what a tile holds on average.
+# Now look at the table. It describes the moment at which the IPU holds most. The table names the operation at that moment, and lists
+# the average contents of a tile.
 
 # %%
 tiles, base = case()
@@ -125,21 +125,21 @@ tell("as it is")
 # %% [markdown]
 # ### Fewer rows at a time
 #
-# Micro-batches of 4 rows and four times the accumulation train the same. Each micro-batch needs a quarter of the activations. The price:
-# small products use the tiles less well, and each program start weighs more.
+# Micro-batches of 4 rows with four times the accumulation give the same updates. Each micro-batch needs a quarter of the activations.
+# The price: small products use the tiles less well, and each program start takes a larger share of the time.
 
 # %%
 results["4 rows"] = case(rows=4)
 tell("4 rows")
 
 # %% [markdown]
-# ### Compute activations again
+# ### Recompute activations
 #
-# With *recomputation* only some activations wait for backward. It computes the others again, a piece of the model at a time. In this
-# model little is live between two layers, so that is where `1` (standard) cuts; `3` would cut where you put
+# With *recomputation* only some activations wait for backward. Backward computes the others again, one piece of the model at a time. In
+# this model few values are live between two layers, so `1` (standard) cuts there; `3` would cut at each
 # `poptorch.recomputationCheckpoint`. The price: forward is computed nearly twice.
 #
-# The temporary memory stays as it was. So look at the lines below: is recomputation enough with 16 rows, and with 8?
+# The temporary memory stays the same. So look at the lines below: is recomputation enough with 16 rows, and with 8?
 
 
 # %%
@@ -159,9 +159,9 @@ assert results["8 rows, recomputed"][0].fits > results["8 rows"][0].fits
 # %% [markdown]
 # ### Half the bytes
 #
-# float16 halves the memory of weights and of activations that wait. It is faster, too. The temporary memory hardly changes, since a product
-# takes as much room as it may. So the whole is more than half of what it was. The price is precision:
-# [mixed precision](../mixed_precision/mixed_precision.ipynb).
+# float16 halves the memory of weights and of activations that wait. It is faster, too. The temporary memory hardly changes, since a
+# product takes as much memory as it may. So the total is more than half of the original. The price is precision: [mixed
+# precision](../mixed_precision/mixed_precision.ipynb).
 
 # %%
 results["float16"] = case(dtype=torch.float16)
@@ -170,8 +170,8 @@ tell("float16")
 # %% [markdown]
 # ### Less room for products
 #
-# A product may use room for its operands, so that it is faster. `setAvailableMemoryProportion` says how much of a tile it may take: 0.6 by
-# default. The price: the products take longer.
+# A product may use room for its operands, so that it is faster. `setAvailableMemoryProportion` is the share of a tile that it may take:
+# 0.6 by default. The price: the products take longer.
 
 
 # %%
@@ -202,7 +202,7 @@ show(results["4 IPUs, pipelined"][1])
 # %% [markdown]
 # ### Optimiser state in streaming memory
 #
-# AdamW keeps two numbers for each weight. They can live outside of the chip, and visit it once in an update.
+# AdamW keeps two numbers for each weight. They can be stored outside the chip, which needs them only once in an update.
 
 
 # %%

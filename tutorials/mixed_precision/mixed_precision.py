@@ -22,7 +22,7 @@ images = torch.tensor(digits.data, dtype=torch.float32) / 16
 labels = torch.tensor(digits.target)
 
 # %% [markdown]
-# ## Which numbers float16 has
+# ## The numbers of float16
 
 # %%
 half = torch.finfo(torch.float16)
@@ -37,8 +37,8 @@ print(
 # %% [markdown]
 # ## Half precision in two calls
 #
-# `model.half()` makes weights float16, and `images.half()` the inputs. Where float16 and float32 meet, the rules of
-# [docs/numerics.md](../../docs/numerics.md) say which wins: a layer computes in the type of its input, a loss in float32.
+# `model.half()` makes weights float16, and `images.half()` the inputs. Where float16 and float32 are mixed, the rules in
+# [docs/numerics.md](../../docs/numerics.md) decide the type: a layer computes in the type of its input, a loss in float32.
 
 
 # %%
@@ -88,7 +88,7 @@ for name, curve in curves.items():
     print(f"{name:30} last loss {curve[-1]:.4f}")
 
 # %% [markdown]
-# The curves are nearly the same. So we draw how far each is from float32.
+# The curves are nearly the same. So we plot the distance of each from float32.
 
 # %%
 plt.figure(figsize=(6, 2.8))
@@ -150,7 +150,7 @@ assert abs(stochastic[-1] - exact[-1]) < abs(nearest[-1] - exact[-1])
 # %% [markdown]
 # ## Small gradients become zero
 #
-# Below 6e-8 there is no float16 number but zero. A gradient that is smaller becomes zero. *Loss scaling* multiplies the loss, and thereby all
+# Zero is the only float16 number below 6e-8. So a smaller gradient becomes zero. *Loss scaling* multiplies the loss, and thereby all
 # gradients. The optimiser divides by the same number. Here the true gradient of each weight is 1e-8.
 
 
@@ -183,8 +183,8 @@ assert faint(1.0) == 0 and abs(faint(1024.0) + 0.01) < 1e-3
 # %% [markdown]
 # ## Let the device find the scale
 #
-# Which scale is right? `setAutomaticLossScaling` lets the device double it while the gradients are small, and halve it when they come near to the
-# largest number. The scale is an anchored tensor, so we can watch it.
+# Which scale is right? `setAutomaticLossScaling` lets the device double it while the gradients are small, and halve it when they come
+# close to the largest number. The scale is an anchored tensor, so we can watch it.
 
 # %%
 options = poptorch.Options().showCompilationProgressBar(False)
@@ -208,8 +208,8 @@ show()
 # %% [markdown]
 # ## Partial sums
 #
-# A product adds up many small products. `setPartialsType(torch.half)` lets the IPU keep such sums in float16, which is faster. Here this is
-# *accepted*: the numbers are always summed in float32, but the model of the machine's time knows the difference.
+# A product adds up many small products. `setPartialsType(torch.half)` lets the IPU keep such sums in float16, which is faster. Here
+# this is *accepted*: the numbers are always summed in float32, but the model of the machine's time includes the difference.
 
 
 # %%
@@ -238,8 +238,8 @@ show(report)
 # %% [markdown]
 # ## Finding the first bad number
 #
-# With `enableFloatingPointExceptions` the device stops at the first operation that makes an infinity or a NaN, and says where it is in
-# your program.
+# With `enableFloatingPointExceptions` the device stops at the first operation that produces an infinity or a NaN, and reports its place
+# in your program.
 
 
 # %%

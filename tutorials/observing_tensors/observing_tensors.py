@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Observing tensors: what happens inside of the model
 #
-# A wrapped model runs as one program on the device. There is no place for a `print` between two layers, or for looking at a gradient after
-# `backward`. This notebook shows three other ways: print a tensor while the model runs, bring any tensor to the host by its name, and draw
-# histograms of gradients.
+# A wrapped model runs as one program on the device. A `print` between two layers shows nothing useful, and no gradient can be read
+# after `backward`. This notebook shows three other ways: print a tensor while the model runs, bring any tensor to the host by its name,
+# and draw histograms of gradients.
 
 # %%
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ images = torch.tensor(digits.data, dtype=torch.float32) / 16
 labels = torch.tensor(digits.target)
 
 # %% [markdown]
-# ## What Python's print shows
+# ## Python's print
 #
 # `forward` runs in Python only once, while it is recorded. So a `print` in it shows no values, and only once.
 
@@ -43,8 +43,8 @@ print(inference(torch.tensor([1.0, 2.0, 3.0, 4.0])))
 print(inference(torch.tensor([5.0, 6.0, 7.0, 8.0])))
 
 # %% [markdown]
-# `poptorch.ipu_print_tensor` prints the values each time, once for each micro-batch. Its text goes to the standard error.
-# Use what it returns: a tensor that nobody uses is not printed. In training it prints the gradient too.
+# `poptorch.ipu_print_tensor` prints the values each time, once for each micro-batch. It writes to the standard error. Use its result:
+# an unused tensor is not printed. In training it also prints the gradient.
 #
 # ## A model to look into
 
@@ -74,8 +74,8 @@ def make_training(options):
 # %% [markdown]
 # ## The names of all tensors
 #
-# A compiled model knows its tensors by name. Parameters have your names. `Gradient___` stands before the gradient of a parameter, and
-# `UpdatedVar___` before its new value. The others are named after the module and the operation that made them.
+# Each tensor of a compiled model has a name. Parameters keep your names. `Gradient___` stands before the gradient of a parameter, and
+# `UpdatedVar___` before its new value. The others are named after the module and the operation that produced them.
 
 # %%
 training = make_training(poptorch.Options())
@@ -88,7 +88,7 @@ print("\n".join(name for name in names if "first" in name))
 # %% [markdown]
 # ## Anchors
 #
-# `options.anchorTensor` brings a tensor to the host in each call, under a name that you choose. It must be asked for before the model is compiled.
+# `options.anchorTensor` brings a tensor to the host in each call, under a name that you choose. Call it before the model is compiled.
 # `getAnchoredTensor` reads it. Let us check one against plain PyTorch.
 
 # %%
@@ -111,8 +111,8 @@ assert furthest < 1e-6
 # %% [markdown]
 # ## Histograms of gradients
 #
-# We train and keep the magnitudes of the gradients. Each column of the picture is one call; the brighter, the more gradients have that
-# magnitude.
+# We train and keep the magnitudes of the gradients. Each column of the picture is one call. A brighter field means more gradients of
+# that magnitude.
 
 # %%
 BINS = np.linspace(-8, 0, 49)
@@ -134,7 +134,7 @@ axes[0].set_ylabel("log10 of a gradient")
 show()
 
 # %% [markdown]
-# The nearer a layer is to the input, the smaller are its gradients: each sigmoid takes its part of them. In float16 those below 6e-8 would be
+# The nearer a layer is to the input, the smaller are its gradients: each sigmoid reduces them. In float16 those below 6e-8 would be
 # zero, and many more would lose digits.
 
 # %%
@@ -149,7 +149,7 @@ assert medians["first"] < medians["third"]
 # %% [markdown]
 # ## How often
 #
-# An anchor has an output mode of its own. With several micro-batches in a call, `All` brings the tensor of each, and `Final` only the last.
+# Each anchor has its own output mode. With several micro-batches in a call, `All` brings the tensor of each, and `Final` only the last.
 
 # %%
 options = poptorch.Options()
@@ -163,7 +163,8 @@ for name in ("every", "last"):
     print(f"{name}: shape {tuple(training.getAnchoredTensor(name).shape)}")
 
 # %% [markdown]
-# Anchors cost memory and time on the machine, so take them out when you have seen enough. This table says what the IPU holds (*modelled*):
+# Anchors cost memory and time on the machine, so remove them when you no longer need them. This table shows the memory of the IPU
+# (*modelled*):
 
 # %%
 memory = emulator.memory(training)

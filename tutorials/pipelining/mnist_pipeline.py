@@ -1,6 +1,6 @@
 """Trains a small convolutional network on handwritten digits, its blocks on a pipeline of IPUs.
 
-Run it: `python mnist_pipeline.py`, or with `--help` to see what can be changed.
+Run it: `python mnist_pipeline.py`, or with `--help` to list the options.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tqdm import tqdm
 
 import poptorch_emu as poptorch
 
-# Bars with `disable=None` are drawn on terminals alone; a log gets the lines of text.
+# Bars with `disable=None` are drawn only on terminals; a log gets the lines of text.
 NUM_STAGES = 4
 
 
 class Network(nn.Module):
-    """Two convolutions and two linear layers, each in a block of its own."""
+    """Two convolutions and two linear layers, each in its own block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class Network(nn.Module):
 
 
 def strategy(name: str) -> poptorch.ShardedExecution | poptorch.PipelinedExecution:
-    """Returns the execution strategy: one block a stage, one stage an IPU."""
+    """Returns the execution strategy: one block in each stage, one stage on each IPU."""
     kind = {"pipelined": poptorch.PipelinedExecution, "sharded": poptorch.ShardedExecution}[name]
     return kind(*(poptorch.Stage(f"B{i + 1}").ipu(i) for i in range(NUM_STAGES)))
 
 
 def training_options(args: argparse.Namespace) -> poptorch.Options:
-    """Returns how training runs: several updates a call, each over several micro-batches."""
+    """Returns options for training: several updates in a call, several micro-batches in each."""
     options = poptorch.Options()
     options.deviceIterations(args.device_iterations)
     options.Training.gradientAccumulation(args.gradient_accumulation)
@@ -70,7 +70,7 @@ def training_options(args: argparse.Namespace) -> poptorch.Options:
 
 
 def inference_options(args: argparse.Namespace) -> poptorch.Options:
-    """Returns how testing runs: enough micro-batches a call to fill the pipeline."""
+    """Returns options for testing: enough micro-batches in a call to fill the pipeline."""
     options = poptorch.Options()
     options.deviceIterations(NUM_STAGES)
     options.setExecutionStrategy(strategy(args.strategy))
@@ -141,7 +141,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Trains, then tests."""
+    """Trains the model, then tests it."""
     args = parse_arguments(words)
     if args.debug:
         poptorch.setLogLevel("DEBUG")

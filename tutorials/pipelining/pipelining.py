@@ -1,15 +1,16 @@
 # %% [markdown]
 # # A pipeline of four IPUs
 #
-# A model that is too large or too slow for one IPU is cut into *stages*, each on an IPU of its own. While the second stage works on
-# one micro-batch, the first already works on the next. This notebook has nine steps: why, cut, run, look, balance, accumulate,
-# iterate, offload, debug.
+# A model that is too large or too slow for one IPU is cut into *stages*, each on its own IPU. While the second stage works on one
+# micro-batch, the first already works on the next. This notebook has nine steps: why, cut, run, look, balance, accumulate, iterate,
+# offload, debug.
 #
-# What the text says, a cell prints. At each **Guess**, write your guess down before you look at the next cell.
+# Each statement of the text is confirmed by the output of a cell. At each **Guess**, write your guess down before you look at the next
+# cell.
 #
 # Two models take part. `Network`, in `mnist_pipeline.py` beside this notebook, is small: it recognises handwritten digits, and is
-# trained here. `encoder`, in `encoder_model.py`, is of real size. It is never run. The emulator computes how fast and how large it
-# would be on a Bow-Pod16. Those figures are *modelled*: [docs/fidelity.md](../../docs/fidelity.md) says how near they are to published ones.
+# trained here. `encoder`, in `encoder_model.py`, is of real size. It is never run. The emulator computes its speed and its memory on a
+# Bow-Pod16. Those figures are *modelled*: [docs/fidelity.md](../../docs/fidelity.md) compares them with published ones.
 
 # %%
 import contextlib
@@ -58,15 +59,15 @@ print(f"Four IPUs are {four.throughput / one.throughput:.1f} times as fast as on
 assert one.fits == "no" and four.fits == "yes" and four.throughput < 4 * one.throughput
 
 # %% [markdown]
-# The column *fits* shows why most models are cut: one IPU would need more memory than it has. Four IPUs are faster, but not four
-# times as fast. The rest of this notebook shows what the lost time goes to, and how to get some of it back.
+# The column *fits* shows why most models are cut: one IPU would need more memory than it has. Four IPUs are faster, but not four times
+# as fast. The rest of this notebook shows where time is lost, and how to get some of it back.
 #
 # ## 2. Cut
 #
 # A *block* is a part of `forward`. A *stage* is one block or several, and runs on one IPU. There are three ways to open blocks. None of them
 # does anything outside of a wrapped model, so the model still runs in plain PyTorch.
 #
-# This function tells which stages a model has. It does not run the model.
+# This function prints the stages of a model. It does not run the model.
 
 
 # %%
@@ -97,7 +98,7 @@ class FourLayers(nn.Module):
 
 
 # %% [markdown]
-# **With `BeginBlock`** the class stays as it is. A block begins where the layer is called, and lasts until the next one begins.
+# **With `BeginBlock`** the class stays unchanged. A block begins where the layer is called, and lasts until the next one begins.
 
 # %%
 model = FourLayers()
@@ -127,9 +128,9 @@ class InBlocks(FourLayers):
 
 
 # %% [markdown]
-# The *execution strategy* says which blocks make a stage, and on which IPU it runs. With `AutoStage.AutoIncrement` each block is a stage of its own,
-# and what comes before the first block is stage 0. With `AutoStage.SameAsIpu`, the default, blocks with the same `ipu_id` are one stage. A `Stage`
-# by hand may join several blocks: `Stage("B1", "B2")`.
+# The *execution strategy* assigns blocks to stages, and stages to IPUs. With `AutoStage.AutoIncrement` each block is a separate stage,
+# and the part before the first block is stage 0. With `AutoStage.SameAsIpu`, the default, blocks with the same `ipu_id` are one stage.
+# A `Stage` that you define by hand may join several blocks: `Stage("B1", "B2")`.
 #
 # **Guess**: how many stages does each of these have?
 
@@ -152,8 +153,8 @@ for name, arguments in strategies.items():
 #
 # `Network` has four blocks: two convolutions, two linear layers. The loss is computed in the last block.
 #
-# Three numbers decide what one call of the wrapped model consumes: the rows of a *micro-batch*, which one `forward` sees; *gradient accumulation*,
-# the micro-batches of one update; and *device iterations*, the updates of one call.
+# Three numbers determine how many rows one call of the wrapped model consumes: the rows of a *micro-batch*, which one `forward` sees;
+# *gradient accumulation*, the micro-batches of one update; and *device iterations*, the updates of one call.
 
 # %%
 options = poptorch.Options().showCompilationProgressBar(False)
@@ -206,7 +207,7 @@ for axis, image, label, prediction in zip(axes, images, labels, predictions):
 show()
 
 # %% [markdown]
-# Is it the same as plain PyTorch? One call against a loop that makes the same two updates:
+# Is it the same as plain PyTorch? We compare one call with a loop that makes the same two updates:
 
 # %%
 emulated, plain = copy.deepcopy(model).train(), copy.deepcopy(model).train()
@@ -236,7 +237,7 @@ assert furthest < 1e-5
 # them matter here:
 #
 # - `--strategy sharded` runs one stage at a time; section 9 uses it.
-# - `--offload-optimiser` keeps the optimiser's state outside of the chip; section 8 asks for the price.
+# - `--offload-optimiser` keeps the optimiser's state outside of the chip; section 8 computes the price.
 # - `--profile` writes a profile; section 4 opens it.
 #
 # **Guess**: which of them changes the loss?
@@ -244,7 +245,7 @@ assert furthest < 1e-5
 
 # %%
 def run_script(words):
-    """Does what `python mnist_pipeline.py` does with these words, and returns the lines without their speeds."""
+    """Runs `mnist_pipeline.py` with these arguments, and returns its lines without the speeds."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         mnist_pipeline.main(words.split())
@@ -268,15 +269,15 @@ assert len(results) == 1
 #
 # ## 4. Look
 #
-# What does each IPU do when? `emulator.schedule` shows it for one update. `2F5` is the forward of stage 2 for micro-batch 5, `B` is a backward, and
-# `U` is the update of the weights.
+# `emulator.schedule` shows what each IPU does in each step of one update. `2F5` is the forward of stage 2 for micro-batch 5, `B` is a
+# backward, and `U` is the update of the weights.
 
 # %%
 show(schedule)
 
 # %% [markdown]
-# Here is the same schedule as a picture. Time goes to the right, and the numbers are those of micro-batches. The phases stand above: at first
-# the pipeline *fills*, then all IPUs work in both directions (*main*), then it *flushes*.
+# Here is the same schedule as a picture. Time goes to the right, and the numbers are those of micro-batches. The phases are written
+# above: at first the pipeline *fills*, then all IPUs work in both directions (*main*), then it *flushes*.
 #
 # **Guess** before you count: in which step do all four IPUs work in both directions for the first time?
 
@@ -285,10 +286,10 @@ schedule.plot()
 show()
 
 # %% [markdown]
-# A micro-batch goes forward through all stages, and then backward through all of them. The last stage does both in the same step. Between `N + 1`
-# stages there are `N` hops down and `N` hops up. So the first backward reaches the first IPU in step `2N + 1`. That is the first step in
-# which all IPUs work in both directions. Four stages have three hops, so this is step seven. By then seven micro-batches have entered the
-# pipeline, and an update needs at least so many of them. We count the steps in the schedules:
+# A micro-batch goes forward through all stages, and then backward through all of them. The last stage does both in the same step.
+# Between `N + 1` stages there are `N` hops down and `N` hops up. So the first backward reaches the first IPU in step `2N + 1`. That is
+# the first step in which all IPUs work in both directions. Four stages have three hops, so this is step seven. By then seven
+# micro-batches have entered the pipeline, and an update needs at least seven of them. We count the steps in the schedules:
 
 
 # %%
@@ -304,7 +305,7 @@ def first_full_step(num_stages):
 
 
 def small_pipeline(num_stages, accumulation=16):
-    """Returns a compiled pipeline of so many small stages."""
+    """Returns a compiled pipeline of `num_stages` small stages."""
     model = nn.Module()
     model.layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(num_stages)))
     for ipu, layer in enumerate(model.layers):
@@ -337,8 +338,8 @@ print(f"{page.name}: one file of {page.stat().st_size / 1e6:.1f} MB, for any bro
 report = emulator.estimate(*uneven, system=SYSTEM)
 
 # %% [markdown]
-# **Summary: how fast is it, does it fit, and what limits it?** Below the figures, the page advises changes, and says what each of
-# them would gain.
+# **Summary: how fast is it, does it fit, and what limits it?** Below the figures, the page proposes changes, and shows the gain of
+# each.
 #
 # ![The panel Summary of the page](../../docs/images/encoder_summary.png)
 
@@ -384,7 +385,7 @@ for ipu in report.ipus:
     print(f"all operations of IPU {ipu.ipu} have {share:.0%}")
 
 # %% [markdown]
-# So the first IPU has too much to do. Another cut mends that.
+# So the first IPU has too much to do. Another cut corrects that.
 #
 # ## 5. Balance
 #
@@ -406,7 +407,7 @@ for name, estimate in {"6-2-2-2": report, "3-3-3-3": even}.items():
 assert report.throughput < even.throughput
 
 # %% [markdown]
-# Equal counts need not be the best. Here is what the stages of 3-3-3-3 take for a micro-batch:
+# Equal counts need not be the best. These are the times of the stages of 3-3-3-3 for a micro-batch:
 
 # %%
 print("stage  waits for the host  computes again  all of it")
@@ -416,8 +417,8 @@ for stage in even.stages:
     print(f"{stage.stage:5} {times[0]:>19} {times[1]:>15} {times[2]:>10}")
 
 # %% [markdown]
-# The first stage also waits for its input. The last one does not compute its activations again. `emulator.plan_split` counts all that: it
-# tries all cuts between blocks, and prints the code of the best.
+# The first stage also waits for its input. The last one does not recompute its activations. `emulator.plan_split` includes all of this:
+# it tries all cuts between blocks, and prints the code of the best.
 
 # %%
 split = emulator.plan_split(*encoder(), num_ipus=4, system=SYSTEM)
@@ -431,8 +432,8 @@ print(f"{counts}: {four.throughput:,.0f} rows a second, as `what_if` said in sec
 assert four.throughput >= even.throughput
 
 # %% [markdown]
-# To be quick, `plan_split` only adds up weights, optimiser state and activations, and takes the same code for every IPU. `tile_memory` makes the
-# whole plan: it knows the code of each IPU, and what operations need while they run. Where the two differ, trust the plan.
+# To be quick, `plan_split` only adds up weights, optimiser state and activations, and assumes the same code on every IPU. `tile_memory`
+# makes the complete plan, with the code of each IPU and the working memory of operations. Where the two differ, trust the plan.
 #
 # ## 6. Accumulate
 #
@@ -450,8 +451,8 @@ for count, rate in zip(accumulations, by_accumulation):
 assert by_accumulation == sorted(by_accumulation)
 
 # %% [markdown]
-# Where both columns agree, filling and flushing is all that is lost. Accumulation has a price: the batch of an update grows,
-# and it may train worse. Besides, a pipeline has a *stash*: a micro-batch leaves the inputs of a stage there until its backward. **Guess**:
+# Where both columns agree, filling and flushing cause all of the loss. Accumulation has a price: the batch of an update grows, and it
+# may train worse. Besides, a pipeline has a *stash*: a micro-batch leaves the inputs of a stage there until its backward. **Guess**:
 # does the stash grow with the accumulation?
 
 # %%
@@ -466,7 +467,7 @@ for count in (8, 32):
 #
 # Device iterations repeat the whole update in one call. **Guess**: do they fill the pipeline, as accumulation does? Where do they help?
 #
-# We measure the digits on this computer, and ask the model of the machine about the encoder. The horizontal axis of both plots has the
+# We measure the digits on this computer, and use the model of the machine for the encoder. The horizontal axis of both plots shows the
 # micro-batches of one call.
 
 
@@ -490,7 +491,7 @@ def wrapped_network(options):
 
 
 def measured(accumulation, iterations, mode=poptorch.OutputMode.Final):
-    """Returns how many rows a second this computer trains, without a loader."""
+    """Returns the number of rows that this computer trains in a second, without a loader."""
     training = wrapped_network(options_of(accumulation, iterations, mode))
     rows = 8 * accumulation * iterations
     batch = torch.zeros(rows, 1, 28, 28), torch.zeros(rows, dtype=torch.long)
@@ -501,7 +502,7 @@ def measured(accumulation, iterations, mode=poptorch.OutputMode.Final):
         training(*batch)
         seconds.append(time.perf_counter() - start)
     training.destroy()
-    return rows / min(seconds)  # Others may use this computer, too.
+    return rows / min(seconds)  # Other programs may slow down some calls.
 
 
 windows = [8 * factor for factor in FACTORS]
@@ -528,11 +529,11 @@ show()
 assert max(by_iterations) < by_accumulation[1]
 
 # %% [markdown]
-# On the machine, accumulation fills the pipeline and device iterations do not: each update fills and flushes anew. What iterations save is the
-# work of your program for each call: Python, the loader, the transfer of results. The model of the machine counts such work
-# only if you tell it. On this computer the engine runs on the same processor as Python, and the measured curves show what a call costs here.
+# On the machine, accumulation fills the pipeline and device iterations do not: each update fills and flushes again. Iterations save the
+# work of your program for each call: Python, the loader, the transfer of results. The model of the machine counts such work only if you
+# specify it. On this computer the engine runs on the same processor as Python, and the measured curves show what a call costs here.
 #
-# ### What comes back
+# ### The outputs
 #
 # `OutputMode.All` brings the results of each micro-batch to the host, `Final` only those of the last. **Guess** the price, for a model that
 # returns its scores, and for one that returns all its activations.
@@ -553,7 +554,7 @@ print(
 # %% [markdown]
 # The last stage pays the price. For losses and counts of right answers `Sum` or `Final` is enough.
 #
-# ### Batches that are there in time
+# ### Batches in time
 #
 # While the model works, another process can load the next batches: `DataLoaderMode.Async`. [Data loading](../data_loading/data_loading.ipynb)
 # measures what that gains. By default the other process starts clean and imports your program. A program must therefore guard its main part.
@@ -590,8 +591,8 @@ for name, program in started.items():
 # %% [markdown]
 # ## 8. Offload
 #
-# AdamW keeps two numbers for each weight. They are needed once in an update, so they can live in *streaming memory*, outside of the chip. **Guess**:
-# how much memory does that save, and how does the price depend on accumulation?
+# AdamW keeps two numbers for each weight. They are needed once in an update, so they can be kept in *streaming memory*, outside the
+# chip. **Guess**: how much memory does that save, and how does the price depend on accumulation?
 
 
 # %%
@@ -614,13 +615,13 @@ for count, on_chip, off_chip in zip(settings["accumulation"], points[::2], point
 assert prices == sorted(prices, reverse=True)
 
 # %% [markdown]
-# The state is fetched once in an update, so the price falls with the number of micro-batches. [Memory](../memory/memory.ipynb) shows more
-# ways to save some.
+# The state is fetched once in an update, so the price falls with the number of micro-batches. [Memory](../memory/memory.ipynb) shows
+# more ways to save memory.
 #
 # ## 9. Debug
 #
-# When a pipeline trains badly, is the pipeline wrong, or the model? *Sharded* execution runs one stage at a time, with the same blocks. A
-# single micro-batch is enough for it, so you can look at one alone.
+# When a pipeline trains badly, is the pipeline wrong, or the model? *Sharded* execution runs one stage at a time, with the same blocks.
+# A single micro-batch is enough for it, so you can examine a single one.
 #
 # **Guess**: which of these two lines raises an error?
 
@@ -649,8 +650,8 @@ for axis, kind in zip(axes, (poptorch.PipelinedExecution, poptorch.ShardedExecut
 show()
 
 # %% [markdown]
-# If both strategies give the same numbers, the cut is not to blame. `emulator.compare` holds a run against plain PyTorch, operation by operation,
-# and names the first one that differs by more than rounding.
+# If both strategies give the same numbers, the cut is not the cause. `emulator.compare` compares a run with plain PyTorch, operation by
+# operation, and names the first one that differs by more than rounding.
 
 # %%
 found = {}
@@ -668,8 +669,8 @@ work.cleanup()
 # %% [markdown]
 # ## What you have seen
 #
-# Cut the model so that the stages take the same time. Accumulate enough micro-batches to fill the pipeline. Iterate to save calls. Offload what
-# is needed once in an update. Debug with the same blocks, sharded.
+# Cut the model so that the stages take the same time. Accumulate enough micro-batches to fill the pipeline. Iterate to save calls.
+# Offload state that is needed only once in an update. Debug with the same blocks, sharded.
 #
 # [Schedules](../schedules/schedules.ipynb) shows other orders of work. [Memory](../memory/memory.ipynb) makes room, and
 # [scaling](../scaling/scaling.ipynb) adds replicas. Then try [the course](../course/course.ipynb).

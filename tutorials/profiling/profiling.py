@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Profiling: where the time and the memory go
 #
-# There are two clocks. The clock of the *machine* says how long a step would take on real IPUs, by a model (*modelled*). The clock of *your
-# computer* says how long the emulator takes here. This notebook reads both. Then it finds the slow part, changes it, and looks again.
+# There are two clocks. The clock of the *machine* gives the time of a step on real IPUs, by a model (*modelled*). The clock of *your
+# computer* gives the time of the emulator here. This notebook reads both. Then it finds the slow part, changes it, and looks again.
 
 # %%
 import contextlib
@@ -28,8 +28,8 @@ work = Path(folder.name)
 # %% [markdown]
 # ## A model with a mistake
 #
-# The model has six layers on two IPUs, and somebody put four of them on the first IPU. `enableProfiling` makes the engine write down what it
-# runs, and says where the files go.
+# The model has six layers on two IPUs, and somebody put four of them on the first IPU. With `enableProfiling` the engine records its
+# actions; the argument is the folder of the files.
 
 
 # %%
@@ -78,8 +78,8 @@ for _ in range(2):
 # %% [markdown]
 # ## The machine's clock
 #
-# `emulator.estimate` is a report of one step. Its rows say what each IPU does with its time. *Bubble* is waiting for other IPUs. The last lines say what limits
-# the speed, and what was taken for granted.
+# `emulator.estimate` is a report of one step. Its rows show how each IPU spends its time. *Bubble* is waiting for other IPUs. The last
+# lines name the limit of the speed, and the assumptions.
 
 # %%
 report = emulator.estimate(training, system="bow-pod16")
@@ -94,7 +94,7 @@ timeline.plot()
 show(timeline)
 
 # %% [markdown]
-# The report is a value, so you can ask it your own questions. Which modules take the time?
+# The report is a value, so a program can evaluate it. Which modules take the time?
 
 # %%
 of_module = {}
@@ -109,7 +109,8 @@ print(f"a step takes {training.cycleCount():,} cycles on the virtual system")
 # %% [markdown]
 # ## Your computer's clock
 #
-# `getPerfCounters` says when inputs and outputs of the last call crossed, and `getLatency` sums that up: shortest, longest and mean.
+# `getPerfCounters` returns the times at which inputs and outputs of the last call crossed, and `getLatency` summarises them: shortest,
+# longest and mean.
 
 # %%
 start = time.perf_counter()
@@ -118,8 +119,9 @@ print(f"the call took {(time.perf_counter() - start) * 1e3:.0f} ms here")
 print("from an input to its output:", *(f"{s * 1e3:.1f} ms" for s in training.getLatency()))
 
 # %% [markdown]
-# The engine has also written down what it ran, and when. With `enableProfiling` the model writes `profile.pop` while it runs. It writes texts
-# and a trace when it is destroyed. Perfetto and Chrome's `about:tracing` open `trace.json`. A program can read the file, too.
+# The engine has also recorded its actions and their times. With `enableProfiling` the model writes `profile.pop` while it runs. It
+# writes texts and a trace when it is destroyed. Perfetto and Chrome's `about:tracing` open `trace.json`. A program can read the file,
+# too.
 
 # %%
 page = emulator.page(training, work / "uneven.html", system="bow-pod16")
@@ -127,7 +129,7 @@ training.destroy()
 print(*sorted(str(path.relative_to(work)) for path in work.rglob("*.*")))
 events = json.loads((work / "uneven" / "trace.json").read_text())["traceEvents"]
 print(len(events), "events; the first is", events[0]["name"])
-# Two IPUs; of each call 8 forwards, 8 backwards and an update.
+# Two IPUs in three calls: 8 forwards, 8 backwards and an update on each.
 assert len(events) == 3 * 2 * 17
 
 # %% [markdown]
@@ -146,9 +148,9 @@ print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
 #
 # ## The file behind it
 #
-# `profile.pop` is an SQLite database that holds all this. Programs that were written for Graphcore's library `pva` can read it, because the
-# objects here have the same names. Under `python -m poptorch_emu` the module is `pva`. Elsewhere it is `poptorch_emu.companions.pva`. A name
-# that the report does not have raises an error.
+# `profile.pop` is an SQLite database with all of this. Programs that were written for Graphcore's library `pva` can read it, because
+# the objects here have the same names. Under `python -m poptorch_emu` the module is `pva`. Elsewhere it is
+# `poptorch_emu.companions.pva`. An unknown name raises an error.
 
 # %%
 analysed = pva.openReport(work / "uneven" / "profile.pop")
@@ -166,7 +168,7 @@ except AttributeError as error:
     print(str(error).partition(",")[0])
 
 # %% [markdown]
-# ## Mend it, and look again
+# ## Correct it, and look again
 #
 # The report names the IPU that limits the speed. We give three layers to each IPU.
 
@@ -187,7 +189,7 @@ axes[1].set_ylabel("")
 show()
 
 # %% [markdown]
-# The command `poptorch-emu view uneven.html even.html` makes one page that compares the two. Here we call what it calls.
+# The command `poptorch-emu view uneven.html even.html` makes one page that compares the two. Here we call the function behind it.
 
 # %%
 emulator.page(mended, work / "even.html", system="bow-pod16")

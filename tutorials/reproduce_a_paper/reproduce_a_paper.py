@@ -2,11 +2,11 @@
 # # Reproduce a paper: how fast are ResNet-50 and BERT-Large on a Pod16?
 #
 # Papers and vendors publish how many images or sequences a machine trains in a second. This notebook predicts two such figures from the
-# code of the models alone, on your computer, in a minute. Then it asks what limits each model, and tries three remedies.
+# code of the models alone, on your computer, in a minute. Then it finds the limit of each model, and tries three remedies.
 #
-# The figures are *modelled*. [docs/fidelity.md](../../docs/fidelity.md) compares many more of them with published ones, says where those
-# come from, and what had to be assumed. The models and the settings of the published runs are in the folder `benchmarks/`; the
-# letters C17 and C24 are the names of rows there.
+# The figures are *modelled*. [docs/fidelity.md](../../docs/fidelity.md) compares many more of them with published ones, and gives the
+# sources and assumptions. The models and the settings of the published runs are in the folder `benchmarks/`; C17 and C24 are names of
+# rows there.
 
 # %%
 import inspect
@@ -41,19 +41,19 @@ print(inspect.getsource(resnet_training))
 #
 # ## Predict
 #
-# **Guess first**: how many images does a Pod16 train in a second? How far off may a prediction be that knows only the code?
+# **Guess first**: how many images does a Pod16 train in a second? How far off may a prediction from the code alone be?
 
 
 # %%
 def built(build):
-    """Returns a wrapped model and its inputs, of shapes alone."""
+    """Returns a wrapped model and its inputs, which have shapes but no data."""
     with torch.device("meta"):
         model, inputs = build()
     return model, *inputs
 
 
 def predict(name, wrapped):
-    """Returns the report of a published row, and prints it beside what was published."""
+    """Returns the report of a published row, and prints it beside the published figure."""
     row = ROW[name]
     report = emulator.estimate(*wrapped, system=row.system, io=row.host)
     predicted = report.throughput * row.items_per_row
@@ -81,21 +81,21 @@ resnet.plot()
 show()
 
 # %% [markdown]
-# Read the shares from the top. *Compute*, *exchange* and *sync* are the work itself. *Host* is waiting for images: an IPU cannot work on an
-# image that has not arrived. A part of the compute is recomputation: the stage's row says how many milliseconds it takes.
+# Read the shares from the top. *Compute*, *exchange* and *sync* are the work itself. *Host* is waiting for images: an IPU cannot work
+# on an image that has not arrived. A part of the compute is recomputation: the stage's row shows its milliseconds.
 #
 # ### Three remedies
 #
-# **Guess** what each of these gives, and which of them still fits into memory:
+# **Guess** the gain of each of these, and which of them still fits into memory:
 #
 # 1. load the next images while the IPU computes;
-# 2. put more images into a micro-batch, so that starting a program weighs less;
-# 3. keep the activations instead of computing them again.
+# 2. put more images into a micro-batch, so that starting a program takes a smaller share;
+# 3. keep the activations instead of recomputing them.
 
 
 # %%
 def compare(rows, title):
-    """Prints and draws the speed of each remedy, beside that of the model as it is."""
+    """Prints and draws the speed of each remedy, beside that of the unchanged model."""
     base = rows["as it is"].throughput
     print(f"{'':27} {'rows/s':>7} {'gain':>5}  {'fits':5}  limited by")
     for name, point in rows.items():
@@ -112,7 +112,7 @@ def compare(rows, title):
 
 
 def tried(wrapped, **sweep):
-    """Returns what each combination of settings gives; the first one is the model as it is."""
+    """Returns the point of each combination of settings; the first is the unchanged model."""
     return emulator.what_if(*wrapped, sweep=sweep, system="bow-pod16").points
 
 
@@ -143,8 +143,8 @@ bert.plot()
 show()
 
 # %% [markdown]
-# A pipeline is as fast as its slowest IPU, and the others have a *bubble*. The first IPU has only three layers, and waits. Has it room for
-# another one? **Guess** before you look at the memory.
+# A pipeline is as fast as its slowest IPU, and the others have a *bubble*. The first IPU has only three layers, and waits. Does it have
+# room for another one? **Guess** before you look at the memory.
 
 # %%
 tiles = emulator.tile_memory(*bert_model, system="bow-pod16")
@@ -156,7 +156,7 @@ show(tiles)
 #
 # 1. another cut: 4, 6, 7 and 7 layers, or 6 on each IPU;
 # 2. the interleaved order, which stashes less, so that more fits;
-# 3. keep the activations instead of computing them again.
+# 3. keep the activations instead of recomputing them.
 
 # %%
 CUTS = [(4, 6, 7, 7), (6, 6, 6, 6)]  # in the tests: []
@@ -204,5 +204,5 @@ show()
 # ## To try
 #
 # 1. `ROW` has more names: `print(*ROW)`. Take one, and find what limits it.
-# 2. Put a model of your own in place of ResNet-50.
-# 3. What would 64 IPUs give? `C17 Pod64` and `system="bow-pod64"` say it; [scaling](../scaling/scaling.ipynb) explains it.
+# 2. Put your own model in place of ResNet-50.
+# 3. What would 64 IPUs give? Use `C17 Pod64` and `system="bow-pod64"`; [scaling](../scaling/scaling.ipynb) explains the result.

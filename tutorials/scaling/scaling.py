@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Scaling: more replicas, and what holds them back
 #
-# A *replica* is a copy of the model on IPUs of its own. Each replica works on its own rows, and then all of them add up their gradients. Twice as
-# many replicas do twice the work in the same time, if nothing holds them back. Three things may: the exchange of gradients, the input, and the
-# user's own program. This notebook asks the model of the machine for each.
+# A *replica* is a copy of the model on its own IPUs. Each replica works on its own rows, and then all of them add up their gradients.
+# Twice as many replicas do twice the work in the same time, if nothing limits them. Three things may: the exchange of gradients, the
+# input, and the user's own program. This notebook examines each with the model of the machine.
 #
-# The times here are *modelled* for a Bow-Pod64; [docs/fidelity.md](../../docs/fidelity.md) says how near such figures are to published ones.
+# The times here are *modelled* for a Bow-Pod64; [docs/fidelity.md](../../docs/fidelity.md) compares such figures with published ones.
 
 # %%
 import matplotlib.pyplot as plt
@@ -93,8 +93,8 @@ def encoder(num_ipus=1, accumulation=1, replicas=1, synthetic=True):
 # %% [markdown]
 # ## Speed against replicas
 #
-# `emulator.what_if` asks what would happen with other settings. With one micro-batch in an update, the gradients are exchanged very often. With 16 they
-# are exchanged a sixteenth as often.
+# `emulator.what_if` estimates the model with other settings. With one micro-batch in an update, the gradients are exchanged very often.
+# With 16 they are exchanged a sixteenth as often.
 
 # %%
 figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
@@ -117,7 +117,7 @@ assert (
 # %% [markdown]
 # ## The exchange of gradients
 #
-# Replicas stand in a ring. Each sends parts of its gradients to the next, until all have all of them. With R replicas, each sends
+# Replicas form a ring. Each sends parts of its gradients to the next, until each replica has all of them. With R replicas, each sends
 # 2(R - 1)/R times the size of the gradients. That hardly grows with R. But more replicas share the links between the machines.
 
 # %%
@@ -134,8 +134,8 @@ for replicas in [r for r in REPLICAS if r > 1]:
 # %% [markdown]
 # ## A formula for a pipeline, and the timeline
 #
-# The time of an update can be told from three numbers. A pipeline of S stages with GA micro-batches has GA + 2S - 2 slots. Each lasts as long as
-# the slowest stage. Then comes the update. The timeline of the machine should end at the same moment.
+# The time of an update can be computed from three numbers. A pipeline of S stages with GA micro-batches has GA + 2S - 2 slots. Each
+# slot lasts as long as the slowest stage. Then comes the update. The timeline of the machine should end at the same moment.
 
 # %%
 STAGES, ACCUMULATION = 4, 8
@@ -159,8 +159,8 @@ show(report)
 # %% [markdown]
 # ## Amdahl's law: the part that does not scale
 #
-# Your program loads rows at a fixed speed, however many replicas there are. Tell it with `HostWork`. Then the loader limits everything from some
-# number of replicas on.
+# Your program loads rows at a fixed speed, however many replicas there are. `HostWork` specifies this speed. From some number of
+# replicas on, the loader limits everything.
 
 # %%
 LOADER = 20_000.0
@@ -187,8 +187,8 @@ assert rates[-1] <= LOADER * 1.001
 #
 # ## Several processes
 #
-# On large systems each host runs a process of its own, with some of the replicas. Each process reads its own share of the data. The
-# loader sees to that, when the options say which process this is.
+# On large systems each host runs its own process, with some of the replicas. Each process reads its own share of the data. The loader
+# ensures this if the options contain the number of the process.
 
 # %%
 numbers = torch.utils.data.TensorDataset(torch.arange(16))
@@ -201,7 +201,7 @@ for process in range(2):
 # %% [markdown]
 # ## What you have seen
 #
-# Scaling is good when the IPUs have much to do between two exchanges, and when the data come in time. Accumulate more; then load
+# Scaling is good when the IPUs have much to do between two exchanges, and when the data arrive in time. Accumulate more; then load
 # faster; then add replicas.
 #
 # Next: [transformers](../small_transformers/small_transformers.ipynb).

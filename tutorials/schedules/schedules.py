@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Schedules: from GPipe to zero bubble
 #
-# A pipeline costs two things. IPUs wait for each other: this time is the *bubble*. Activations are kept until their backward: these are the
-# *stash*. A schedule says when each IPU works on which micro-batch, so it decides how large both are. This notebook goes from GPipe to
+# A pipeline has two costs. IPUs wait for each other: this time is the *bubble*. Activations are kept until their backward: these are
+# the *stash*. A schedule determines when each IPU works on which micro-batch, and so the size of both. This notebook goes from GPipe to
 # schedules without a bubble. For each of them, guess first, look at the picture, and then read the numbers.
 #
-# All schedules give the same bits. At the end your own model is trained by two of them, and compared.
+# All schedules give the same bits. At the end, several of them train the same model, and we compare the losses.
 
 # %%
 import torch
@@ -50,7 +50,7 @@ show()
 
 # %%
 def print_stashes(schedule, count=8):
-    """Prints what each stage stashes on four IPUs, and the bubble."""
+    """Prints the stash of each stage on four IPUs, and the bubble."""
     print(f"{schedule.name}, {count} micro-batches")
     plan = schedule.plan(num_ipus=4, num_micro_batches=count)
     print(*str(plan).splitlines()[-1 - 4 * schedule.stages_per_ipu :], "", sep="\n")
@@ -111,8 +111,8 @@ print(f"bubble {plan.bubble:.1%}, and {plan.bubble_within:.1%} within each IPU")
 #
 # ## What the machine says
 #
-# Up to here a forward and each half of a backward had the same length, and tensors crossed in no time. A real model is different. Put your
-# own in place of this one. It needs blocks, which say where it may be cut, and a loss.
+# Up to here a forward and each half of a backward had the same length, and transfers took no time. A real model is different. Put your
+# own in place of this one. It needs a loss, and blocks, between which it may be cut.
 
 
 # %%
@@ -174,7 +174,7 @@ show()
 # take time to cross. Compare it with the column *bubble*: the schedule with the smallest bubble on paper need not be the fastest for your
 # model. In the plot, a schedule near the lower left corner has little bubble and little memory.
 #
-# To look into one of them, compile the model by it.
+# To examine one of them, compile the model with it.
 
 # %%
 training = training_by("zero_bubble_v")
@@ -218,6 +218,6 @@ except poptorch.Error as error:
 #
 # 1. Move one `W` in the table to another place. Does the bubble change? When is it refused?
 # 2. `schedules.interleaved_1f1b(4)`: how far does the bubble of the picture fall, and that of the machine?
-# 3. Give the encoder 4 layers more and compare again: which schedules profit?
-# 4. `emulator.schedule(training).to_pytorch_csv()` is what PyTorch's pipelining reads;
-#    [the way on](../../docs/export.md) runs the same schedule on GPUs.
+# 3. Give the encoder 4 layers more and compare again: which schedules benefit?
+# 4. `emulator.schedule(training).to_pytorch_csv()` returns a table for PyTorch's pipelining; [the way on](../../docs/export.md) runs
+#    the same schedule on GPUs.

@@ -2,7 +2,7 @@
 # # Transformers: a small encoder and a small GPT
 #
 # The models of the `transformers` package are ordinary PyTorch modules. This notebook trains two small ones from random weights, so
-# nothing is downloaded: an encoder that classifies, and a GPT that learns to count. On the way we meet tied weights on a pipeline, and a
+# nothing is downloaded: an encoder that classifies, and a GPT that learns to count. It also shows tied weights on a pipeline, and a
 # product that is computed in parts.
 #
 # It needs `pip install transformers`.
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
-warnings.simplefilter("ignore")  # The package warns of many things that do not concern us.
+warnings.simplefilter("ignore")  # Many warnings of the package are irrelevant here.
 from transformers import (  # noqa: E402
     BertConfig,
     BertForSequenceClassification,
@@ -35,8 +35,8 @@ poptorch.setLogLevel("ERR")  # The package's integer buffers become constants, w
 # %% [markdown]
 # ## An encoder that classifies
 #
-# The task is made up: does the token 1 occur more often than the token 2? The package's model computes its own loss when it gets labels. PopTorch must
-# know which of the outputs is the loss, so `poptorch.identity_loss` marks it.
+# The task is artificial: does the token 1 occur more often than the token 2? The package's model computes its own loss when it gets
+# labels. PopTorch must know which of the outputs is the loss, so `poptorch.identity_loss` marks it.
 
 
 # %%
@@ -171,7 +171,7 @@ plt.ylabel("loss")
 show()
 
 # %% [markdown]
-# The two uses are still one matrix after training:
+# After training, both uses still share one matrix:
 
 # %%
 print("tied:", gpt.gpt.lm_head.weight is gpt.gpt.transformer.wte.weight)
@@ -180,7 +180,7 @@ assert gpt.gpt.lm_head.weight is gpt.gpt.transformer.wte.weight
 # %% [markdown]
 # ## Let it count
 #
-# A program has fixed shapes. So we always give it a full row, and read the score where the known part ends.
+# A program has fixed shapes. So we always pass a full row, and read the score where the known part ends.
 
 # %%
 options = poptorch.Options().showCompilationProgressBar(False)

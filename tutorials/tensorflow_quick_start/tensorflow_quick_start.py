@@ -1,16 +1,16 @@
 # %% [markdown]
 # # TensorFlow 2 programs on virtual IPUs
 #
-# A program of TensorFlow 2 can train on an IPU in two ways. It can call `fit` of a Keras model. Or it can write a *loop of its own*,
-# and `strategy.run` puts that loop on the device. The loop takes its data from an iterator. It sends losses and other values to a
-# *queue*, and the host can read the queue while the loop still runs.
+# A program of TensorFlow 2 can train on an IPU in two ways. It can call `fit` of a Keras model. Or it can contain its own *training
+# loop*, and `strategy.run` puts that loop on the device. The loop takes its data from an iterator. It sends losses and other values to
+# a *queue*, and the host can read the queue while the loop still runs.
 #
-# We train one small network on handwritten digits in both ways. We see that both learn the same. Then we watch the loop through its
-# queue. [The Keras tutorial](../keras_quick_start/keras_quick_start.ipynb) tells more about `fit`, pipelines and replicas.
+# We train one small network on handwritten digits in both ways. Both learn the same. Then we watch the loop through its queue. [The
+# Keras tutorial](../keras_quick_start/keras_quick_start.ipynb) explains more about `fit`, pipelines and replicas.
 #
-# You need to know TensorFlow a little. Here TensorFlow prepares the data, and Keras 3 runs on PyTorch. An environment variable tells
-# Keras so before it is imported. The command `python -m poptorch_emu train.py` does that for a whole program. Such a program keeps its
-# own import, `from tensorflow.python import ipu`.
+# You need to know a little about TensorFlow. Here TensorFlow prepares the data, and Keras 3 runs on PyTorch. An environment variable
+# selects this before Keras is imported. The command `python -m poptorch_emu train.py` does that for a whole program. Such a program
+# keeps its own import, `from tensorflow.python import ipu`.
 
 # %%
 import os
@@ -37,8 +37,8 @@ BATCH = 16
 # %% [markdown]
 # ## The data
 #
-# scikit-learn brings 1,797 pictures of 8 by 8 pixels. A `tf.data` pipeline scales them, puts them into batches and repeats them without
-# end. An IPU needs all batches to have the same shape. So `drop_remainder=True` leaves out the last, smaller batch.
+# scikit-learn provides 1,797 pictures of 8 by 8 pixels. A `tf.data` pipeline scales them, puts them into batches and repeats them
+# without end. An IPU needs all batches to have the same shape. So `drop_remainder=True` leaves out the last, smaller batch.
 
 # %%
 digits = load_digits()
@@ -55,7 +55,7 @@ print(make_dataset().element_spec)
 # %% [markdown]
 # ## One IPU, and `fit`
 #
-# `IPUConfig` says how many IPUs the process has. A model that is built in the scope of an `IPUStrategy` runs on them.
+# `IPUConfig` sets the number of IPUs of the process. A model that is built in the scope of an `IPUStrategy` runs on them.
 # `steps_per_execution` is the number of batches on which the device works before it comes back to the host.
 
 # %%
@@ -87,12 +87,12 @@ with strategy.scope():
 print(f"accuracy on what it saw: {logs.history['accuracy'][-1]:.1%}")
 
 # %% [markdown]
-# ## A loop of our own
+# ## Our own loop
 #
 # The function below becomes one program of the device. Its lines mean this:
 #
-# - `tf.range(steps)` tells the device how many iterations it runs. The device does not ask the host in between.
-# - `next(iterator)` reads a batch. The iterator was made in the scope, so it belongs to the device.
+# - `tf.range(steps)` sets the number of iterations on the device. The device does not ask the host in between.
+# - `next(iterator)` reads a batch. The iterator was created in the scope, so it belongs to the device.
 # - `tf.GradientTape` computes the gradients, and `apply_gradients` updates the weights.
 # - `queue.enqueue` sends values to the host. Here it sends two values, each under a name.
 
@@ -144,7 +144,7 @@ show()
 # %% [markdown]
 # ## Reading the queue while the loop runs
 #
-# A long loop would say nothing until its end. But another thread can read the queue in the meantime. `for values in queue` yields all
+# A long loop would show nothing until its end. But another thread can read the queue in the meantime. `for values in queue` yields all
 # values that have arrived and were not read yet. It ends when the queue is empty *at that moment*. So the thread begins again until it
 # has read as many values as the loop sends.
 
@@ -173,7 +173,7 @@ print(
 # %% [markdown]
 # ## A loop without a model
 #
-# The device computes whatever the function says. If an iteration changes a local variable, the next iteration sees the new value. With two
+# The function does not need a model. If an iteration changes a local variable, the next iteration sees the new value. With two
 # replicas, each replica runs the function on other elements of the data. A value of a queue then has one row for each replica.
 
 # %%
@@ -202,7 +202,7 @@ print(totals.dequeue().numpy())
 #
 # ## What would an IPU need?
 #
-# The functions of the emulator answer this for a model of Keras, too. They look at what the model ran last. For a loop of your own, pass the
+# The functions of the emulator answer this for a model of Keras, too. They describe the model's last run. For your own loop, pass the
 # strategy in place of the model.
 
 # %%
@@ -219,4 +219,4 @@ show(report)
 # - If an iterator ends within a loop, the loop raises `OutOfRangeError`. The elements that it has read are kept for the next run.
 # - Keras computes the functions of `tf` on values of the device. If Keras has no such function, the error names the function.
 #
-# [The guide](../../docs/guide/tensorflow.md) tells the rest.
+# [The guide](../../docs/guide/tensorflow.md) describes the rest.

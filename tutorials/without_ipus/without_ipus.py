@@ -20,7 +20,7 @@ from poptorch_emu.emulator import show
 # %% [markdown]
 # ## A project
 #
-# Here is a small one, in a folder of its own: a model, a training script, and a test. None of the files knows anything of the emulator.
+# Here is a small one, in its own folder: a model, a training script, and a test. None of the files mentions the emulator.
 
 # %%
 folder = tempfile.TemporaryDirectory()
@@ -93,7 +93,7 @@ print(*sorted(path.name for path in project.iterdir()))
 
 # %%
 def run(*arguments):
-    """Runs Python in the project's folder and shows what it prints."""
+    """Runs Python in the project's folder and prints its output."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=project, capture_output=True, text=True, check=False
     )
@@ -129,8 +129,8 @@ run("-m", "pytest", "-p", "poptorch_emu.pytest_plugin", "-p", "no:cacheprovider"
 #
 # ## The way on: the whole model
 #
-# `emulator.to_torch` gives you the trained model and its optimiser in plain PyTorch, with the optimiser's state. We train on in both worlds
-# and compare.
+# `emulator.to_torch` gives you the trained model and its optimiser in plain PyTorch, with the optimiser's state. We continue the
+# training in both and compare.
 
 
 # %%
@@ -177,8 +177,8 @@ assert furthest < 1e-4
 # %% [markdown]
 # ## The way on: the pipeline
 #
-# Your blocks say how the model can be cut. `emulator.export_pipeline` makes stages of `torch.distributed.pipelining` from them, for CPUs
-# and GPUs. Each stage is a module with the names of your weights.
+# Your blocks define where the model can be cut. `emulator.export_pipeline` makes stages of `torch.distributed.pipelining` from them,
+# for CPUs and GPUs. Each stage is a module with the names of your weights.
 
 # %%
 pipeline = emulator.export_pipeline(training)
@@ -188,7 +188,7 @@ for index in range(pipeline.num_stages):
     print(f"stage {index}:", *(name for name, _ in module.named_parameters()))
 
 # %% [markdown]
-# Two IPUs train these stages at the same time, each on a micro-batch of its own. The picture shows when each IPU works, and when it waits.
+# Two IPUs train these stages at the same time, each on its own micro-batch. The picture shows when each IPU works, and when it waits.
 # Other processes will run the same stages.
 
 # %%
@@ -197,7 +197,7 @@ schedule.plot()
 show(schedule)
 
 # %% [markdown]
-# `save` writes the stages and a script that trains them with `torchrun`, one process a stage. Nothing in it needs the emulator.
+# `save` writes the stages and a script that trains them with `torchrun`, one process for each stage. Neither needs the emulator.
 
 # %%
 with tempfile.TemporaryDirectory() as exported:
@@ -207,6 +207,6 @@ training.destroy()
 folder.cleanup()
 
 # %% [markdown]
-# How equal an exported pipeline is, and what cannot be exported, is in [docs/export.md](../../docs/export.md).
+# [docs/export.md](../../docs/export.md) describes the accuracy and the limits of an exported pipeline.
 #
 # Next: [profiling](../profiling/profiling.ipynb).
