@@ -113,7 +113,7 @@ def test_panels_then_each_word_has_the_colour_of_the_table(open_page: Any, groun
             term = TERMS[word]
             assert colour == (term.colour if ground == "light" else term.colour_on_dark), panel
             seen.add(word)
-    assert seen >= {"compute", "bubble", "always live", "not always live", "forward", "backward"}
+    assert seen >= {"compute", "ramp", "always live", "not always live", "forward", "backward"}
     show(page, "timeline")
     shapes = """() => page.timeline.chart.getOption().series[0].data
         .map((shape) => [KINDS[shape[3]], termColour(KINDS[shape[3]])])"""

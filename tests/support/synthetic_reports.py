@@ -232,7 +232,7 @@ def report(
     num_operations: int = 240,
 ) -> dict[str, Any]:
     """Returns a report with all possible parts; `factor` scales its cycles and bytes."""
-    parts = ("compute", "exchange", "sync", "link", "streaming", "update", "host", "bubble")
+    parts = ("compute", "exchange", "sync", "link", "streaming", "update", "calls", "ramp")
     shares = (0.51, 0.12, 0.06, 0.03, 0.0, 0.08, 0.01, 0.19)
     ipus = [
         {
