@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import fx
 
 from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, record_of
-from poptorch_emu.torch_versions import OpOverload, engine_run_backward
+from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
+from poptorch_emu.ir.record import Phase
+from poptorch_emu.torch_versions import engine_run_backward
 from poptorch_emu.troubleshooting import Topic
 
 # Autograd's message about a saved value that was changed, with the value's shape and function.
@@ -67,25 +69,24 @@ def differentiate(
 def _changed_in_place(found: re.Match[str], graph: Graph) -> Error:
     """Returns the error for a saved value that `forward` changed later."""
     shape = [int(size) for size in re.findall(r"\d+", found["shape"])]
-    changes = [
-        node
-        for node in graph.operations
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable
-    ]
-    whole = [node for node in changes if list(_changed(node).shape) == shape]
-    # If no changed value has this shape, a view changed a part of the saved value.
-    lines = {record_of(node).source: None for node in whole or changes if record_of(node).source}
-    places = " or ".join([*lines][:3]) or "an unknown line"
+    places = " or ".join([*dict.fromkeys(_lines_of_changes(shape, graph))][:3])
     maker = f" that {found['function']} computed" if found["function"] else ""
     return compiler_error(
         f"backward needs a value of shape {shape}{maker}, which forward "
-        f"changes in place afterwards, at {places}. PyTorch refuses it, too. Make a new tensor "
-        "there, as x = x * 2 in place of x *= 2 and inplace=False in place of inplace=True, or "
-        "change a clone()."
+        f"changes in place afterwards, at {places or 'an unknown line'}. PyTorch refuses it, "
+        "too. Make a new tensor there, as x = x * 2 in place of x *= 2 and inplace=False in place "
+        "of inplace=True, or change a clone()."
     )
 
 
-def _changed(node: fx.Node) -> torch.Tensor:
-    value = node.meta["val"]
-    tensor: torch.Tensor = value if isinstance(value, torch.Tensor) else value[0]
-    return tensor
+def _lines_of_changes(shape: list[int], graph: Graph) -> Iterator[str]:
+    """Yields the lines of `forward` that change values of a shape, or parts of them, in place."""
+    owners: set[fx.Node] = set()
+    for node in graph.fx.nodes:
+        if record_of(node).phase is not Phase.FORWARD:
+            continue
+        if is_mutating(node) and owners & written_memory(node) and record_of(node).source:
+            yield record_of(node).source
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and list(value.shape) == shape:
+            owners.add(memory_of(node))
