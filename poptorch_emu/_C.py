@@ -55,7 +55,7 @@ def load(version: str, folder: Path) -> object:
 
 def built_versions(folder: Path) -> list[tuple[int, int]]:
     """Returns the versions of PyTorch for which a folder has an engine, in order."""
-    suffix = EXTENSION_SUFFIXES[0]  # That of this Python, because other versions have their own.
+    suffix = EXTENSION_SUFFIXES[0]  # Suffix that this version of Python uses for engines.
     names = [path.name.removesuffix(suffix) for path in folder.glob(f"_C_*{suffix}")]
     return sorted(minor_version(name.removeprefix("_C_").replace("_", ".")) for name in names)
 

@@ -123,11 +123,12 @@ class TensorLocation:
     """The location of the tensors of one kind.
 
     Attributes:
-        is_on_chip: whether they are in the IPU's memory instead of streaming memory; `None` if the
-            user did not choose.
-        min_elements_off_chip: smaller tensors stay on chip. Source: PopART's default.
-        uses_io_tiles_to_load: whether they are loaded through the tiles reserved for I/O.
-        uses_io_tiles_to_store: whether, on chip, they are on the tiles reserved for I/O.
+        is_on_chip: whether the tensors are in the IPU's memory instead of streaming memory; `None`
+            if the user did not choose.
+        min_elements_off_chip: number of elements below which a tensor stays on chip. Source:
+            PopART's default.
+        uses_io_tiles_to_load: whether the tensors are loaded through the tiles reserved for I/O.
+        uses_io_tiles_to_store: whether tensors on the chip are on the tiles reserved for I/O.
     """
 
     is_on_chip: bool | None = None
@@ -322,7 +323,7 @@ class CompileConfig:
     model_name: str | None = None
     shows_progress_bar: bool = True
     names_modules: bool = True
-    # Not compared, because the recorded operations already contain the casts.
+    # Excluded when configs are compared, because the recorded operations already contain the casts.
     cast_rules: Mapping[str, CastRule] = field(default_factory=dict, compare=False)
 
     @property

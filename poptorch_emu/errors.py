@@ -81,7 +81,7 @@ def compiler_error(
     the message is shortened.
 
     Args:
-        message: what is wrong, what was expected, and what to do.
+        message: the fault, the expectation and the remedy.
         type: category, which decides between `Error`, `RecoverableError` and `UnrecoverableError`.
         location: contexts, one on each line, innermost first; by default the calling function.
         recovery_action: reset that repairs a recoverable fault.
@@ -116,6 +116,6 @@ def _shorten(text: str) -> str:
     try:
         write_whole(Path(LOG_FILE_NAME), f"{text}\n".encode(errors="backslashreplace"))
     except OSError:
-        return text  # The rest cannot be stored, so all of it is shown.
+        return text  # The file cannot be written, so the message contains the whole text.
     kept = lines[: MAX_TEXT_LINES - 1]
     return "\n".join([*kept, f"See {LOG_FILE_NAME} for details"])

@@ -110,7 +110,7 @@ class _StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
         if not tqdm._instances:
             super().emit(record)
             return
-        with tqdm.external_write_mode(file=self.stream):  # Hides a progress bar meanwhile.
+        with tqdm.external_write_mode(file=self.stream):  # Hides progress bars while it writes.
             super().emit(record)
 
 

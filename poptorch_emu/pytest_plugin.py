@@ -18,7 +18,7 @@ from poptorch_emu.version import __version__
 
 _SEED = 0
 
-# At import, because with `-p` or `pytest_plugins` in a conftest no hook runs earlier.
+# Installed at import, because with `-p` or `pytest_plugins` in a conftest no hook runs earlier.
 install()
 hide_progress_bars()
 

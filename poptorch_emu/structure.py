@@ -118,7 +118,7 @@ class _Copy:
         """Stores the arguments of `rebuild`, and whether objects without tensors are shared."""
         self._tensors, self._is_replaced, self._other = tensors, is_replaced, other
         self._shares = shares
-        self._copies: dict[int, tuple[Any, Any]] = {}  # With originals, so that ids stay in use.
+        self._copies: dict[int, tuple[Any, Any]] = {}  # Keeps originals, so that ids stay valid.
 
     def of(self, value: Any) -> Any:
         """Returns the copy of a value."""
@@ -148,7 +148,7 @@ class _Copy:
             self._copies[id(value)] = value, copy
             return copy
         copy = bare_copy(value)
-        self._copies[id(value)] = value, copy  # Before the parts, which may refer to the object.
+        self._copies[id(value)] = value, copy  # Set before the parts, which may refer to it.
         set_attributes(copy, {name: self._of_part(part) for name, part in parts.items()})
         return copy
 

@@ -148,7 +148,7 @@ def is_jit_tracing() -> bool:
 
 @contextmanager
 def without_jit_tracing() -> Iterator[None]:
-    """Keeps `torch.jit.trace` from recording operations, which may change what it records."""
+    """Keeps `torch.jit.trace` from recording operations, which may change recorded values."""
     core: Any = torch._C
     state = core._get_tracing_state()
     core._set_tracing_state(None)
@@ -159,7 +159,7 @@ def without_jit_tracing() -> Iterator[None]:
 
 
 def without_functorch_transforms() -> AbstractContextManager[Any]:
-    """Makes operations run as outside `torch.func`, which refuses changes of captured tensors."""
+    """Runs operations as outside of `torch.func`, which refuses changes of captured tensors."""
     if not has_functorch_transform():
         return nullcontext()
     transforms: Any = importlib.import_module("torch._functorch.pyfunctorch")

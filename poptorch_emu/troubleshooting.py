@@ -18,7 +18,7 @@ _PHRASE = "see troubleshooting: "
 class Topic(Enum):
     """A section of the page; its text is the hint at the end of a message."""
 
-    # Losses, and what forward does.
+    # Mistakes in losses and in forward.
     NO_LOSS = "no-loss"
     SEVERAL_LOSSES = "several-losses"
     AFTER_THE_LOSS = "after-the-loss"
@@ -36,14 +36,14 @@ class Topic(Enum):
     UNSUPPORTED_OPERATOR = "unsupported-operator"
     FOREIGN_LIBRARY = "foreign-library"
     STRICT_MODE = "strict-mode"
-    # Types and numbers.
+    # Mistakes in types and numbers.
     MY_LOSS_DIFFERS = "my-loss-differs"
     UNSUPPORTED_TYPE = "unsupported-type"
     FLOAT64 = "float64"
     INT64_OVERFLOW = "int64-overflow"
     INTEGER_STATE = "integer-state"
-    FLOATING_POINT_EXCEPTION = "floating-point-exception"  # Named in csrc/runtime.
-    # Batches and data.
+    FLOATING_POINT_EXCEPTION = "floating-point-exception"  # csrc/runtime names it, too.
+    # Mistakes in batches and data.
     BATCH_SIZE = "batch-size"
     CHANGED_INPUTS = "changed-inputs"
     ACCUMULATION_IN_INFERENCE = "accumulation-in-inference"
@@ -51,7 +51,7 @@ class Topic(Enum):
     ODD_LAST_BATCH = "odd-last-batch"
     UNSENDABLE_DATASET = "unsendable-dataset"
     UNGUARDED_MAIN = "unguarded-main"
-    # IPUs, stages, replicas and memory.
+    # Mistakes in IPUs, stages, replicas and memory.
     TOO_FEW_MICRO_BATCHES = "too-few-micro-batches"
     STAGE_ORDER = "stage-order"
     NO_BLOCK = "no-block"
@@ -61,7 +61,7 @@ class Topic(Enum):
     TOO_MANY_IPUS = "too-many-ipus"
     POWER_OF_TWO = "power-of-two"
     OUT_OF_MEMORY = "out-of-memory"
-    # Models, weights, optimisers and files.
+    # Mistakes in models, weights, optimisers and files.
     NOT_A_MODULE = "not-a-module"
     ALREADY_WRAPPED = "already-wrapped"
     NOT_COMPILED = "not-compiled"
@@ -74,7 +74,7 @@ class Topic(Enum):
     WRONG_EXECUTABLE = "wrong-executable"
     INVALID_FILE = "invalid-file"
     CACHE_FOLDER = "cache-folder"
-    # Programs of Keras and TensorFlow.
+    # Mistakes in programs of Keras and TensorFlow.
     KERAS_BACKEND = "keras-backend"
     ADDED_GRADIENTS = "added-gradients"
     UNEVEN_LOOP = "uneven-loop"

@@ -1,8 +1,8 @@
-"""A re-entrant lock that threads get in the order in which they ask, and that survives a fork.
+"""A re-entrant lock that threads receive in the order of their requests, and that survives a fork.
 
-A process is forked when no other thread holds such a lock, so that the child finds the protected
-objects in a consistent state. A fork waits a few seconds for that. In the child, locks of threads
-that exist only in the parent are free.
+A fork waits a few seconds until no other thread holds such a lock, so that the child finds the
+protected objects in a consistent state. In the child, locks of threads that exist only in the
+parent are free.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _MAX_FORK_WAIT_SECONDS = 5.0
 class _Queue:
     """The thread that holds a lock, and the threads that wait for it.
 
-    A lock that nobody waits for costs one `acquire` and no more, because each call of a model
-    takes several.
+    Without waiting threads, taking a lock costs only one `acquire`, because each call of a model
+    takes several locks.
 
     Attributes:
-        free: a lock of Python's, which `owner` holds.
+        free: Python's lock, which `owner` holds.
         owner: identifier of the thread that holds the lock; None while it is free.
-        num_entries: how often the owner holds it.
-        waiting: tickets of the waiting threads, in their order.
-        joined_with: the queue that replaced this one, if it was joined.
-        older: queues that this one replaced. Threads may still hold their locks.
+        num_entries: number of times that the owner has taken the lock without releasing it.
+        waiting: tickets of the waiting threads, in the order of their requests.
+        joined_with: queue that replaced this one when their locks were joined; otherwise None.
+        older: queues that this one replaced, because threads may still hold their locks.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class _Queue:
         _queues.add(self)
 
     def try_take(self, thread: int) -> bool:
-        """Takes the lock for `thread` if no other thread holds it; returns whether."""
+        """Takes the lock for `thread` if no other thread holds it; returns whether it did."""
         if self.owner == thread:
             self.num_entries += 1
             return True
@@ -54,11 +54,11 @@ class _Queue:
         self.num_entries = 1
         if self.joined_with is None:
             return True
-        self.give_back()  # Joined meanwhile; the other queue counts now.
+        self.give_back()  # The locks were joined meanwhile, so the other queue is valid now.
         return False
 
     def give_back(self) -> None:
-        """Takes back one `try_take`."""
+        """Reverses one `try_take`."""
         self.num_entries -= 1
         if self.num_entries:
             return
@@ -81,14 +81,14 @@ _num_forks = 0
 
 
 class TurnLock:
-    """A lock to be held in a `with` statement; locks that were joined are one lock."""
+    """A lock for a `with` statement; joined locks act as one lock."""
 
     def __init__(self) -> None:
-        """Starts free."""
+        """Creates a free lock."""
         self._queue = _Queue()
 
     def join(self, other: TurnLock) -> None:
-        """Makes this lock and `other` one; threads that hold one of them go on."""
+        """Makes this lock and `other` one lock; threads that hold one of them continue."""
         with _changed:
             mine, others = self._newest(), other._newest()
             if mine is not others:
@@ -102,7 +102,7 @@ class TurnLock:
         return self._newest().held_by(threading.get_ident()) is not None
 
     def try_enter(self) -> bool:
-        """Takes the lock if no other thread holds it; returns whether."""
+        """Takes the lock if no other thread holds it; returns whether it did."""
         return self._newest().try_take(threading.get_ident())
 
     def __enter__(self) -> None:
@@ -111,24 +111,24 @@ class TurnLock:
         if queue.waiting or _num_forks or not queue.try_take(thread):
             self._wait(thread)
         elif _num_forks and queue.num_entries == 1 and not _holds_locks(thread, but=queue):
-            queue.give_back()  # The fork began meanwhile, and may not have seen the new owner.
+            queue.give_back()  # A fork began meanwhile, and may not have seen this owner.
             self._wait(thread)
 
     def __exit__(self, *_: object) -> None:
-        """Takes back `__enter__`."""
+        """Releases the lock as `leave` does."""
         self.leave()
 
     def leave(self) -> None:
-        """Releases the lock, if the thread did not take it several times."""
+        """Reverses one entry of this thread; the last one releases the lock."""
         queue = self._newest().held_by(threading.get_ident())
         assert queue is not None, "A thread leaves a lock that it does not hold."
         queue.give_back()
 
     def _wait(self, thread: int) -> None:
-        """Waits for other holders, and for those who asked before.
+        """Waits until no thread holds the lock and earlier requests have been served.
 
-        A thread that holds a lock waits only for holders, because threads in the queue before it
-        may wait for a lock that it holds.
+        A thread that already holds another lock does not wait for earlier requests, because their
+        threads may wait for its lock.
         """
         is_first, ticket = _holds_locks(thread), object()
         with _changed:
@@ -137,13 +137,13 @@ class TurnLock:
                 while not self._is_served(thread, ticket, is_first):
                     _changed.wait()
             except BaseException:
-                _changed.notify_all()  # Threads behind this one may be the next.
+                _changed.notify_all()  # The next thread in the queue may have its turn now.
                 raise
             finally:
                 self._newest().waiting.remove(ticket)
 
     def _is_served(self, thread: int, ticket: object, is_first: bool) -> bool:
-        """Takes the lock if it is this thread's turn; returns whether."""
+        """Takes the lock if it is this thread's turn; returns whether it did."""
         queue = self._newest()
         is_next = is_first or (queue.waiting[0] is ticket and not _num_forks)
         return is_next and queue.try_take(thread)
@@ -179,7 +179,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Forgets the other threads."""
+    """Frees the locks of threads that exist only in the parent."""
     global _changed, _num_forks
     _changed, _num_forks = threading.Condition(), 0
     thread = threading.get_ident()

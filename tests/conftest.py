@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--wheel", help="that tests/packaging installs; by default it builds one")
 
 
-# Files with slow fixtures. Each fixture runs once, and many of its processes only wait.
+# Files with slow fixtures, which start first because many of their processes only wait.
 FIRST = (
     *("test_processes_bits.py", "test_processes_hosts.py", "test_processes_failure.py"),
     *("test_processes_misfits.py", "test_export.py", "test_export_programs.py", "test_wheel.py"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from poptorch_emu.report.trace_operations import UPDATE, placed, rows_by_segment, rows_of, step_name
 
-# Begin in cycles, position of the IPU, name of the step.
+# Start of a moment in cycles, position of the IPU, and name of the step.
 Moment = tuple[float, int, str]
 
 

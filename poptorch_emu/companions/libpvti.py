@@ -29,7 +29,7 @@ __all__ = [
     "instrument_fn",
 ]
 
-# Begin of each tracepoint that `Tracepoint.begin` opened, by channel and name.
+# Start time of each tracepoint that `Tracepoint.begin` opened, by channel and name.
 _begun: dict[tuple[str, str], float] = {}
 
 

@@ -12,9 +12,9 @@ class Event:
     """A named stretch of time on a thread of a trace (exact).
 
     Attributes:
-        start: begin in microseconds, counted from the first event of the trace.
+        start: start time in microseconds, counted from the first event of the trace.
         duration: length in microseconds.
-        children: the events inside this one, sorted by their begin.
+        children: the events inside this one, sorted by their start times.
     """
 
     label: str

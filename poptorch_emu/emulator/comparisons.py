@@ -57,7 +57,8 @@ def compare_schedules(
         >>> print(emulator.compare_schedules(training, torch.ones(512, 64)))
         schedule ...
     """
-    # Plans of a dozen schedules are many objects, almost none of which is garbage.
+    # The collector would only cost time: plans of a dozen schedules are many objects, and almost
+    # none of them is garbage.
     with without_garbage_collection():
         planner = planner_of(model, inputs, keywords, ignores_schedule=True)
         return _compared(planner, num_ipus, own or {})

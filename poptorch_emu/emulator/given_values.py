@@ -92,7 +92,7 @@ def path_and_inputs(
 
     Raises:
         TypeError: no path is given, or it is not a path.
-        ValueError: no path can have one of its characters.
+        ValueError: the path has a character that no path can contain.
     """
     first: object = path
     if path is None and arguments:

@@ -21,7 +21,7 @@ from poptorch_emu.report.written_file import WrittenFile
 from poptorch_emu.runtime.progress import counted
 from poptorch_emu.untrusted.files import write_named
 
-# Browsers open pages with more choices slowly.
+# Largest number of choices on a page, because browsers open larger pages slowly.
 _MOST_CHOICES = 3000
 
 

@@ -79,7 +79,7 @@ def tile_memory(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> TileRep
 def _made(
     model: PoplarExecutor, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> tuple[PlacedGraph, Schedule, CompileConfig, Callable[[], TimePlan]]:
-    """Returns what was compiled or, where there are arguments, a plan; with the time of a call."""
+    """Returns the compiled parts of a model or, with inputs, planned ones, and their time plan."""
     model = wrapped(model)
     if not inputs and not keywords:
         made = model._compiled()

@@ -23,10 +23,10 @@ from poptorch_emu.update.formulas.optimizer_config import (
 
 if TYPE_CHECKING:
     from poptorch_emu.export import pipeline_runner
-else:  # Late, because it loads PyTorch's pipelining, which takes some seconds.
+else:  # Imported late, because it loads PyTorch's pipelining, which takes some seconds.
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
 
-# Names of classes in torch.optim.
+# Class in torch.optim for each rule that it has, by name.
 _CLASSES = {
     OptimizerKind.SGD1: "SGD",
     OptimizerKind.SGD2: "SGD",
@@ -45,8 +45,8 @@ class TorchOptimizer:
     """An optimiser of plain PyTorch.
 
     Attributes:
-        spec: its class and its groups, with names of parameters and values; for the emulator's
-            formulas, the rule in place of the class.
+        spec: the optimiser's class and its groups, with names of parameters and values; for the
+            emulator's formulas, the rule in place of the class.
         states: state tensors of each parameter by name.
     """
 

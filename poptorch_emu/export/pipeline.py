@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
     from poptorch_emu.export import pipeline_gradients, pipeline_runner
-else:  # Late, because they load PyTorch's pipelining, which takes some seconds.
+else:  # Imported late, because they load PyTorch's pipelining, which takes some seconds.
     pipeline_gradients = LateModule("poptorch_emu.export.pipeline_gradients")
     pipeline_runner = LateModule("poptorch_emu.export.pipeline_runner")
 

@@ -195,7 +195,7 @@ def _pipelined(
     if kind in _OF_ONE_STAGE:
         return _OF_ONE_STAGE[kind](stages[0], **arguments)
     if kind == "looped_bfs":
-        specs = arguments.pop("kwargs_chunk_spec")  # This class lacks the argument.
+        specs = arguments.pop("kwargs_chunk_spec")  # The class does not accept this argument.
         schedule = ScheduleLoopedBFS(list(stages), **arguments)
         schedule._kwargs_chunk_spec = specs
         return schedule

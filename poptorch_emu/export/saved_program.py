@@ -39,7 +39,7 @@ def save_program(
 ) -> None:
     """Writes all files of a program into `folder`, which is created.
 
-    No file of an earlier program is replaced before all new ones are written.
+    Files of an earlier program are replaced only after all new ones have been written.
 
     Args:
         folder: folder of the program.

@@ -82,7 +82,7 @@ class _Existing(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system replaced it by the other name's spec, but `importlib.reload` reads it.
+        # `importlib.reload` needs this module's own spec, but the import system has replaced it.
         module.__spec__ = self._own_spec
 
     def load_module(self, fullname: str | None = None) -> ModuleType:
@@ -155,7 +155,8 @@ def install() -> None:
                 "Call poptorch_emu.emulator.install() before anything imports it."
             )
     table = dict(MODULES)
-    # Before the search: it calls import hooks of other packages, which may call this function.
+    # The finder is installed before the search for modules, because the search calls import hooks
+    # of other packages, which may call this function again.
     sys.meta_path.insert(0, _Finder(table))
     absent = [name for name in STAND_INS if importlib.util.find_spec(name) is None]
     table.update({name: STAND_INS[name] for name in absent})

@@ -13,7 +13,7 @@ from poptorch_emu.errors import Error
 from poptorch_emu.trace.source_line import is_users_file, links_of
 from poptorch_emu.troubleshooting import Topic, topic_of
 
-# Source: the user guide of PopTorch.
+# Rule of PopTorch that each mistake violates. Source: its user guide.
 _RULES = {
     Topic.MOVED_TO_CPU: "forward runs on the IPU as a whole; only what it returns reaches the "
     "host.",
@@ -39,7 +39,7 @@ _RULES = {
     Topic.UNSUPPORTED_TYPE: "The device has float32, float16, bool and integers of up to 32 bits.",
     Topic.OUT_OF_MEMORY: "The model's tensors must fit into the memory of its IPUs.",
 }
-# Python's message about PyTorch's optimisers.
+# Python's message about an unknown argument of one of PyTorch's optimisers.
 _OF_AN_OPTIMIZER = re.compile(
     r"^(?P<name>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<argument>\w+)'"
 )
@@ -117,7 +117,7 @@ def explanation(error: BaseException, trace: TracebackType | None) -> str:
     message = error.message if isinstance(error, Error) else str(error)
     lines = [f"In your program: {_place(message, trace)}"]
     lines += [f"The rule: {rule}" for rule in [_rule_of(message)] if rule]
-    # A sentence that begins with "Or" belongs to the way out before it.
+    # A sentence that begins with "Or" belongs to the remedy in the sentence before.
     sentences = re.split(r"(?<=[.!?])\s+(?!Or )(?=[A-Z])", message.strip())
     change = _change_of_optimizer(error) or (sentences[-1] if len(sentences) > 1 else "")
     lines += [f"What to change: {change}"] if change else []

@@ -114,5 +114,5 @@ def _leave_cores(tensorflow: Any) -> None:
             threading.set_intra_op_parallelism_threads(threads)
         if not threading.get_inter_op_parallelism_threads():
             threading.set_inter_op_parallelism_threads(threads)
-    except RuntimeError:  # The threads of TensorFlow have started.
+    except RuntimeError:  # TensorFlow's threads have already started.
         return

@@ -18,7 +18,7 @@ def fps(
     """Samples points that are far apart: each next point is the farthest from all before (exact).
 
     Args:
-        src: (N, F) points.
+        src: points, of shape (N, F).
         ptr: first position of each cloud, then N, so that cloud i is [ptr[i], ptr[i + 1]).
         ratio: share of the points of each cloud to sample; their number is rounded up.
         random_start: whether to begin with a random point of each cloud instead of its first one.
@@ -70,8 +70,8 @@ def nearest(
     """Returns the position in `y` of the point nearest to each point of `x` (exact).
 
     Args:
-        x: (N, F) points, or (N) numbers.
-        y: (M, F) points, or (M) numbers.
+        x: points, of shape (N, F), or numbers, of shape (N).
+        y: points, of shape (M, F), or numbers, of shape (M).
         batch_x: (N), index of the cloud of each point of `x`; points of different clouds are never
             compared.
         batch_y: (M), index of the cloud of each point of `y`.

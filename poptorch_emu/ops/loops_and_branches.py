@@ -36,8 +36,8 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
 
     Raises:
         ValueError: `inputs` is not a list of tensors.
-        Error: `inputs` is empty, `count` is no integer, or the number, shape or dtype of the body's
-            results differs.
+        Error: `inputs` is empty, `count` is not an integer, or the number, shape or dtype of the
+            body's results differs.
 
     Example:
         >>> class Doubled(torch.nn.Module):
@@ -64,7 +64,7 @@ def _count(given: Any) -> int:
     """Returns the number of iterations.
 
     Raises:
-        Error: it is no integer, or has more than 64 bits.
+        Error: the number is not an integer, or needs more than 64 bits.
     """
     try:
         count = operator.index(given)

@@ -96,7 +96,7 @@ def _l1(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
 
 
 def _nll_loss(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:
-    """Computes the loss below the hooks of the tracer, which would mark it as the model's loss."""
+    """Computes the loss below the tracer's hooks, which would mark it as the model's loss."""
     probabilities, labels = inputs
     log_p = probabilities if given["inputIsLogProbability"] else probabilities.log()
     loss: Callable[..., torch.Tensor] = nll_loss_nd
@@ -221,8 +221,7 @@ _GRAPHCORE: dict[str, PopartOperator] = {
     "BitwiseXnor": _plain(lambda x, y: ~(x ^ y)),
     "BitwiseXor": _plain(torch.bitwise_xor),
     "Bucketize": _with(lambda i, a: torch.bucketize(*i, right=bool(a["right"])), right=0),
-    # `outDataType` is ignored because the result has the input's dtype; the last one is only a
-    # hint.
+    # The result has the input's dtype, so `outDataType` is ignored. The last attribute is a hint.
     "Ctc": _with(
         _ctc,
         reduction="Mean",

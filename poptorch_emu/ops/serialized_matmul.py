@@ -19,8 +19,8 @@ def serializedMatMul(
     """Returns `torch.matmul(lhs, rhs)`, computed in `factor` parts (exact).
 
     Args:
-        lhs: (..., rows, reduced).
-        rhs: (..., reduced, columns).
+        lhs: left matrices, of shape (..., rows, reduced).
+        rhs: right matrices, of shape (..., reduced, columns).
         mode: axis that is cut: rows, reduced or columns; or none.
         factor: number of parts, a divisor of that axis; 0 leaves the product whole.
         keep_precision: whether parts of a cut reduced axis are added in float32.

@@ -25,7 +25,7 @@ def loss_scale_rule(backend: Mapping[str, Any]) -> LossScaleRule | None:
 
     def setting(name: str, default: float) -> Any:
         value = backend.get(_PREFIX + name, default)
-        # A value of another type is refused with all other options, when the model is compiled.
+        # The compilation refuses a value of another type later, when it checks all options.
         return value if isinstance(value, type(default)) else default
 
     default = LossScaleRule()

@@ -13,7 +13,7 @@ from poptorch_emu.update.formulas.optimizer_config import (
     OptimizerKind,
 )
 
-# Rules that run as the same rule on the device.
+# Rules with the same program on the device, so a change between them is valid.
 _SAME_RULE = {OptimizerKind.ADAMW, OptimizerKind.ADAMW_NO_BIAS}
 
 # Names of hyper-parameters in messages.

@@ -16,7 +16,7 @@ class SentValues:
 
     def __init__(self) -> None:
         self._groups: list[dict[str, Any]] = []
-        # The same values in columns, and the optimiser's own groups, for a fast comparison.
+        # The optimiser's own groups, and the values in columns, so that a comparison is fast.
         self._own_groups: list[dict[str, Any]] = []
         self._holders: list[Mapping[str, object]] = []
         self._names: list[str] = []

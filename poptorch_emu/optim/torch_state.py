@@ -81,7 +81,7 @@ class SyncedState(defaultdict[Any, dict[str, Any]]):
 
 
 def _synced(name: str) -> Callable[..., Any]:
-    """Returns the method `name` of a dictionary, which fetches the newest values first."""
+    """Returns a dictionary's method `name` that first fetches the newest values."""
     method = getattr(defaultdict, name)
 
     def call(self: SyncedState, *args: Any, **kwargs: Any) -> Any:

@@ -70,7 +70,7 @@ class _PopartOptions(Freezable):
 
         Args:
             patterns: maps the name of a pattern to whether it is enabled.
-            level: 0 none, 1 minimal, 2 default, 3 all patterns; `patterns` overrides that set.
+            level: set of patterns that `patterns` overrides: 0 none, 1 minimal, 2 default, 3 all.
         """
         require_type(level, int, "level of setPatterns")
         require_type(patterns, dict, "patterns of setPatterns")

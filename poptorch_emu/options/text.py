@@ -26,8 +26,8 @@ def apply_file(options: Any, path: str | Path) -> None:
     stripped = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     lines = [f"options.{line}" for line in stripped if line and not line.startswith("#")]
     try:
-        # The file name only: with the whole path, Python would print lines of the file itself,
-        # whose numbers differ because comments were removed.
+        # Only the file's name is given: with the whole path, Python would print lines of the file
+        # itself, whose numbers differ because comments were removed.
         code = compile("\n".join(lines), f"<{path.name}>", "exec")
     except SyntaxError as error:
         offending = (error.text or "").strip()

@@ -31,15 +31,15 @@ class NotRegularError(OSError):
 
 
 def given_path(path: str | os.PathLike[str], name: str) -> Path:
-    """Returns a path that the user has given.
+    """Returns the user's path as a `Path`.
 
     Args:
-        path: the path.
-        name: name of the argument, for the message.
+        path: path from the user.
+        name: name of the argument, for the error message.
 
     Raises:
-        TypeError: it is no path.
-        ValueError: it has a character that no path can have.
+        TypeError: `path` is neither a string nor a path.
+        ValueError: `path` has a character that no path can contain.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(

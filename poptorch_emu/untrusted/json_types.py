@@ -18,7 +18,7 @@ class Kind:
 
     Attributes:
         name: name of the kind in messages.
-        has: function that returns whether a value is in the set.
+        has: function that returns whether a value is of this kind.
     """
 
     name: str
@@ -45,7 +45,7 @@ def type_fault(value: Any, expected: Any, path: str) -> str:
         expected: a type or a `Kind`; `None`; `(x, y)` for either; `[x]` for a list of any number
             of x; `[x, y]` for a list of exactly two; `{"name": x}` for a dictionary with these
             entries and perhaps others; `{str: x}` for a dictionary with any names.
-        path: name of the value in the sentence.
+        path: name of the value in the message.
     """
     if _is_leaf(expected):
         return "" if _has(value, expected) else _not(value, expected, path)

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def as_html(text: str) -> str:
-    """Returns the text for HTML, as one line without tags and control characters."""
+    """Returns the text as one line of HTML without tags and control characters."""
     return html.escape(printable(text))
 
 

@@ -74,7 +74,7 @@ class Training:
         # Float16 is skipped with batch norm, which enlarges rounding between nearly equal rows.
         is_steady = {"Branch", "BatchNorm"}.isdisjoint(case.parts)
         self.is_half = choice.random() < 0.2 and is_steady
-        # Before a batch norm, a bias has a gradient of mere rounding, which Adam turns into a step.
+        # A bias before a batch norm has a gradient of only rounding, which Adam makes a whole step.
         names = PLAIN_RULES if "BatchNorm" in case.parts else list(OPTIMIZERS)
         names = ["SGD"] if self.is_half else names
         self.name = choice.choice(names)

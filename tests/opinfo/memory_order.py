@@ -75,7 +75,7 @@ class Compared(TorchDispatchMode):
             try:
                 result = func(*given[0], **given[1])
             except RuntimeError:
-                result = None  # It needs another order; the engine's operator must accept this one.
+                result = None  # PyTorch's kernel refuses this order; the engine must accept it.
             if result is not None and func not in STRIDES_DIFFER:
                 self._compare_strides(func, given, result, order)
             if func not in READS_MEMORY:

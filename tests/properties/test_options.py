@@ -13,7 +13,7 @@ from poptorch_emu.options.freeze import freeze
 COUNTS = st.integers(1, 64)
 BOOLS = st.booleans()
 
-# Setters that each set a different value.
+# Strategies for the arguments of setters, each of which sets its own options.
 SETTERS = {
     "deviceIterations": COUNTS,
     "replicationFactor": COUNTS,

@@ -12,7 +12,7 @@ import poptorch_emu as poptorch
 
 
 class Mlp(nn.Module):
-    """A layer on each IPU; the first value skips to the end."""
+    """A layer on each IPU, with a skip connection from the first layer to the head."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 # Classes of the config and of the model, sizes, and paths of the layers.
 _MODELS: dict[str, tuple[str, str, dict[str, Any], Sequence[str]]] = {
-    # Rotary tables, a causal mask with padding, and a shared embedding.
+    # Llama has rotary tables, a causal mask with padding, and a shared embedding.
     "llama": (
         "LlamaConfig",
         "LlamaForCausalLM",

@@ -78,7 +78,7 @@ class ForkedProgram:
             loaded: module that is already loaded: the package, or `PYTORCH`.
             merges_errors: whether stderr is written to the same file as stdout.
             errors: descriptor of a file for stderr, such as a terminal.
-            leads_session: whether the program starts a session and process group of its own.
+            leads_session: whether the program starts its own session and process group.
         """
         for name in _READ_AT_IMPORT[loaded].intersection(variables or ()):
             raise ValueError(f"{name} is read by an import that a forked program does not do.")
@@ -188,7 +188,7 @@ def _environment(loaded: str) -> dict[str, str]:
     gone = _READ_AT_IMPORT["poptorch_emu"] | (_SET_BY_IMPORT if loaded == PYTORCH else set())
     inherited = {name: text for name, text in os.environ.items() if name not in gone}
     own = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
-    # In the abstract namespace, so that no file is left behind.
+    # The socket is in the abstract namespace, so that no file is left behind.
     return {**inherited, **own, "FORKING_SERVER": f"forked programs {os.getpid()} {loaded}"}
 
 

@@ -172,7 +172,7 @@ class Network(keras.Model):
 
 
 class WithoutMode(keras.Model):
-    """A model whose `call` has no `training`, although an inner call receives it."""
+    """A model whose `call` has no argument `training`, although an inner call receives one."""
 
     def __init__(self) -> None:
         super().__init__(name="network")

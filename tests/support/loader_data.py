@@ -9,7 +9,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import DataLoaderMode
 
 MODES = list(DataLoaderMode)
-# Starts at once. Mode `Sync` ignores it.
+# A forked loader process starts at once. Mode `Sync` ignores this argument.
 FORK = {"sharing_strategy": poptorch.SharingStrategy.Fork}
 
 

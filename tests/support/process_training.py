@@ -27,7 +27,7 @@ NUM_STEPS, ROWS, ACCUMULATION = 2, 2, 3
 # Functions that each slow operation calls, on the engine's thread that runs it.
 on_linger: list[Callable[[], None]] = []
 _OPERATORS = torch.library.Library("process_test", "DEF")
-_PAUSES = random.Random(os.getpid())  # Different in each process.
+_PAUSES = random.Random(os.getpid())  # Each process pauses differently.
 
 
 def _linger(x: torch.Tensor) -> torch.Tensor:

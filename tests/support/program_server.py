@@ -89,7 +89,7 @@ def _tell_status(waiting: selectors.BaseSelector, key: selectors.SelectorKey) ->
     status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     waiting.unregister(key.fileobj)
     os.close(key.fd)
-    with contextlib.suppress(BrokenPipeError):  # The process that started it has ended.
+    with contextlib.suppress(BrokenPipeError):  # The waiting process has ended.
         os.write(teller, f"{status}\n".encode())
     os.close(teller)
 
@@ -111,7 +111,7 @@ def _end(program: dict[str, Any]) -> None:
         atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
     atexit._run_exitfuncs()
     for file in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # The program may have closed it.
+        with contextlib.suppress(AttributeError, ValueError):  # The file may be closed.
             file.flush()
     ctypes.CDLL(None).fflush(None)
     os._exit(status & 0xFF)

@@ -166,7 +166,7 @@ def check_remedies(case: Case, system: str) -> int:
             continue
         after = emulator.estimate(*built(replace(case, lines=insight["code"])), system=system)
         gain, promised = after.throughput / before.throughput - 1, float(told[1]) - 1
-        # The text has two decimal places.
+        # The text shows the gain with two decimal places.
         assert gain >= 0.95 * promised - 0.005, (case, insight)
         changes = after.rows_per_update != before.rows_per_update
         assert ("changes the training" in insight["text"]) == changes, (case, insight)

@@ -22,15 +22,15 @@ class _Distributed(options._DistributedOptions):
         )
 
     def disable(self) -> NoReturn:
-        """Refuses: the launcher decides."""
+        """Raises an error, because the launcher starts several processes."""
         raise _refusal("Distributed.disable")
 
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> NoReturn:
-        """Refuses: the launcher decides."""
+        """Raises an error, because the launcher sets these variables."""
         raise _refusal("Distributed.setEnvVarNames")
 
     def configureProcessId(self, process_id: int, num_processes: int) -> NoReturn:
-        """Refuses: the launcher decides."""
+        """Raises an error, because the launcher numbers the processes."""
         raise _refusal("Distributed.configureProcessId")
 
 

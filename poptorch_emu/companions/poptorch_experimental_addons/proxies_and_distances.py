@@ -43,8 +43,8 @@ def distance_matrix(tensor1: torch.Tensor, tensor2: torch.Tensor, p: int) -> tor
     The gradient of a distance of 0 is 0. No intermediate is larger than the result.
 
     Args:
-        tensor1: (M, K).
-        tensor2: (N, K).
+        tensor1: M points, of shape (M, K).
+        tensor2: N points, of shape (N, K).
         p: order of the norm.
 
     Returns:

@@ -22,7 +22,7 @@ def rowcolrow_sharded_matmul(
     """Multiplies rows of X by the columns of Y on all replicas (exact).
 
     Args:
-        X: (m, K), the rows of this replica.
+        X: the rows of this replica, of shape (m, K).
         Y: (K, n), the columns of this replica.
         replication_factor: the number of replicas of the model.
         num_chunks: number of parts of K, which are gathered and multiplied in turn.
@@ -55,7 +55,7 @@ def repcolcol_sharded_matmul(
     """Multiplies X, the same on all replicas, by columns of Y (exact).
 
     Args:
-        X: (m, K); its gradient is summed over replicas.
+        X: matrix of shape (m, K), whose gradient is summed over replicas.
         Y: (K, n), the columns of this replica.
         replication_factor: the number of replicas of the model.
 
@@ -81,8 +81,8 @@ def colrowrep_sharded_matmul(
     """Multiplies columns of X by rows of Y and adds up over replicas (exact).
 
     Args:
-        X: (m, K / replication_factor), the columns of this replica.
-        Y: (K / replication_factor, n), the rows of this replica.
+        X: the columns of this replica, of shape (m, K / replication_factor).
+        Y: the rows of this replica, of shape (K / replication_factor, n).
         replication_factor: the number of replicas of the model.
 
     Returns:

@@ -17,7 +17,7 @@ from poptorch_emu.report.time_report import TimeReport
 
 HIDDEN, WIDTH, NUM_IPUS = (512,) * 6 + (1024,) * 3 + (4096,) * 3, 512, 4
 _ROWS, _ACCUMULATION = 256, 32
-# Required share of the speed of the best cut.
+# Lowest accepted speed, as a share of the speed of the best cut.
 LEAST_SPEED = 0.97
 
 

@@ -12,7 +12,7 @@ from poptorch_emu.emulator.course.layers import Sensor
 from poptorch_emu.executor.executor import PoplarExecutor
 
 STEPS, ROWS, LEARNING_RATE = 60, 256, 5e4
-# Allowed share of the first loss after training; in float32 a tenth remains.
+# Highest accepted loss after training, as a share of the first loss; float32 reaches a tenth.
 MOST_LEFT = 0.25
 _WIDTH = 64
 _LARGEST = torch.finfo(torch.float16).max

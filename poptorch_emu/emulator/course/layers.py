@@ -9,7 +9,7 @@ from torch import nn
 
 from poptorch_emu.ops.identities import identity_loss
 
-# The loss of `Sensor` stands for a small term in the loss of a larger program.
+# Factor of `Sensor`'s loss, which stands for a small term in the loss of a larger program.
 _SHARE_OF_LOSS = 1e-6
 
 

@@ -17,7 +17,7 @@ from poptorch_emu.options import Options
 
 HIDDEN, WIDTH, NUM_IPUS = (4096,) * 8, 1024, 2
 ROWS_OF_UPDATE, ACCUMULATION = 32_768, 16
-# Required share of the speed that the model would have unchanged, if it fitted.
+# Lowest accepted speed, as a share of the speed that the unchanged model would have if it fitted.
 LEAST_SPEED = 0.8
 
 

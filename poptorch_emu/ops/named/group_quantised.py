@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.ops.named.named_operator import Attributes
 
-# A word holds four numbers. Four words hold sixteen: word j those at j, 4 + j, 8 + j and 12 + j.
+# A word holds four numbers. Of sixteen numbers, word j holds those at j, 4 + j, 8 + j and 12 + j.
 _BITS, _NUMBERS, _WORDS = 4, 4, 4
 
 

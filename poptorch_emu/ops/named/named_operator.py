@@ -13,7 +13,7 @@ from poptorch_emu.log import logger
 from poptorch_emu.structure import as_list
 
 Attributes = Mapping[str, Any]
-# Default of an attribute that must be given.
+# Marks an attribute without a default value.
 REQUIRED = object()
 
 

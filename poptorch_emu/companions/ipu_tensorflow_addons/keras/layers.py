@@ -69,7 +69,7 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
             NotImplementedError: `settings` holds another argument of `keras.layers.Embedding`.
             ValueError: `serialization_factor` does not divide the number of rows.
         """
-        if settings.get("quantization_config", 0) is None:  # From Keras's `from_config`.
+        if settings.get("quantization_config", 0) is None:  # Set by Keras's `from_config`.
             del settings["quantization_config"]
         for name in settings:
             if name not in ("name", "dtype", "trainable", "weights", "input_length"):
