@@ -104,6 +104,7 @@ _RULES: dict[Any, _Rule] = {
     aten.mse_loss_backward.default: _in_order,
     aten.native_batch_norm.default: _suggested_by(0),
     aten.native_batch_norm_backward.default: _suggested_by(1),
+    aten.native_group_norm.default: _suggested_by(0),
     aten.native_group_norm_backward.default: _suggested_by(1),
     aten.native_layer_norm_backward.default: _in_order,
     aten.pixel_shuffle.default: _suggested_by(0),

@@ -56,6 +56,18 @@ def seen(x: Images, layer: nn.Module) -> Images:
     return h * (2.0 if h.is_contiguous() else 3.0) + h.stride(1)
 
 
+class Asking(torch.autograd.Function):
+    """The identity, whose gradient depends on its order of memory, which Python sees."""
+
+    @staticmethod
+    def forward(ctx: object, x: Images) -> Images:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Images) -> Images:
+        return gradient * (2.0 if gradient.is_contiguous() else 3.0)
+
+
 def added(x: Images, layer: nn.Module) -> Images:
     h = layer(x) * 2
     rows = h.as_strided((4, 16), (32, 1), 3)
@@ -91,6 +103,16 @@ CASES = {
     "elements of permuted images": (lambda x: x.as_strided(SHAPE, (288, 36, 6, 1)),),
     "elements of what is changed": (added, conv),
     "strides that Python sees": (seen, conv),
+    "strides of a norm that Python sees": (
+        lambda x, c, n: seen(c(x), n),
+        conv,
+        lambda: nn.GroupNorm(2, 8),
+    ),
+    "strides of a norm's gradient": (
+        lambda x, c, n: n(Asking.apply(c(x))),
+        conv,
+        lambda: nn.GroupNorm(2, 8),
+    ),
     "permuted view changed in place": (masked,),
     "channels shuffled": (
         lambda x, n: n(torch.channel_shuffle(x, 2)),

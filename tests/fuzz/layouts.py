@@ -24,8 +24,6 @@ class ImageModel(nn.Module):
     def __init__(self, choice: random.Random) -> None:
         super().__init__()
         self.names = ["linear", *choice.choices(list(PARTS), k=choice.randint(2, 6))]
-        if not NORMS.isdisjoint(self.names):
-            self.names = [name for name in self.names if name not in READERS]
         self.parts = nn.ModuleList(PARTS[name](choice) for name in self.names)
         self._adds = [choice.random() < 0.2 for _ in self.names]
 
