@@ -28,6 +28,7 @@ from poptorch_emu.compile.planning import (
 from poptorch_emu.compile.stored import cache, metadata_file
 from poptorch_emu.compile.stored.executable_file import from_sections, stored_key
 from poptorch_emu.compile.stored.key import Key, key_of
+from poptorch_emu.compile.stride_check import warn_of_strides
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.engine.engine_cut import engine_inventory
 from poptorch_emu.engine.lower import Lowering
@@ -139,6 +140,7 @@ def _compile(
     config, recorded = request.config, forward.complete
     on_step(STEPS[1])
     graph = functional.run(recorded.graph, recorded.fake_mode, recorded.memo)
+    warn_of_strides(graph)
     overlapped = overlap_of(graph, config)
     on_step(STEPS[2])
     graph = optimise(graph, config)
