@@ -180,7 +180,7 @@ def has_capturing_mode() -> bool:
 
 @cache
 def start_autograd() -> None:
-    """Makes autograd decide about its threads, once, before it meets tensors without values.
+    """Runs one backward, so that autograd sets up its threads before it meets fake tensors.
 
     Otherwise a CUDA build of PyTorch 2.14 would start threads while fake tensors are active, and a
     process that is forked from one with such threads cannot differentiate.

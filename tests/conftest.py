@@ -48,7 +48,7 @@ FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the slow files first, so that the last tests, which workers share out, are short."""
+    """Puts slow files first, so that workers share only short tests at the end."""
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 

@@ -23,7 +23,7 @@ def compare_schedules(
     own: Mapping[str, TableConfig] | None = None,
     **keywords: Any,
 ) -> ComparisonReport:
-    """Returns what each schedule would cost a model: bubble, throughput and memory (modelled).
+    """Returns the bubble, throughput and memory of a model under each schedule (modelled).
 
     Nothing runs. If a schedule has as many stages as the user named, the stages stay unchanged.
     Otherwise the model is cut between blocks or modules so that the slowest stage is as fast as

@@ -28,7 +28,7 @@ def estimate(
     io: HostWork | Iterable[Any] | None = None,
     **keywords: Any,
 ) -> TimeReport:
-    """Returns how long a call of `model` would take on a real system (modelled).
+    """Returns the time of a call of `model` on a real system (modelled).
 
     Nothing runs and nothing is lowered, so parameters and inputs may be on the meta device. The
     model is traced; it may be compiled or not. `docs/fidelity.md` compares such figures with

@@ -82,7 +82,7 @@ def record(
 def compare(
     model: PoplarExecutor, *inputs: Any, against: Against = None, **keywords: Any
 ) -> NumbersReport:
-    """Returns where the numbers of a model begin to differ from those of another run (exact).
+    """Returns the first place at which a model's numbers differ from those of another run (exact).
 
     One window (forward, backward, update) runs twice, and both runs are compared operation by
     operation. Each value is compared with the exact result of its operation on the run's own

@@ -70,7 +70,7 @@ class ExportedPipeline:
             freeze_statistics: whether batch norms keep their present statistics.
 
         Raises:
-            Error: the model cannot be exported; the message names the line and the way out.
+            Error: the model cannot be exported; the message names the line and a remedy.
         """
         executable = compiled.executable
         check_exportable(executable, freezes_statistics=freeze_statistics)

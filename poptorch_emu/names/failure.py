@@ -108,7 +108,7 @@ def drop_inner_causes(error: BaseException) -> None:
 
 
 def explanation(error: BaseException, trace: TracebackType | None) -> str:
-    """Returns the line, the rule and the way out of an explained error, each on its own line.
+    """Returns the line, the rule and the remedy of an explained error, each on its own line.
 
     Args:
         error: the exception.

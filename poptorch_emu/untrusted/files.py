@@ -1,4 +1,4 @@
-"""Opens and writes files at paths where someone else may have put something, regular files only.
+"""Opens and writes regular files only, at paths where another user may have put something else.
 
 A FIFO blocks the process that opens it, a device yields bytes without end, and a link leads to
 another file.

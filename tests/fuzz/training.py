@@ -134,7 +134,7 @@ class Training:
                 self.compare(values[name], expected, name)
 
     def event(self, name: str) -> None:
-        """Does something to the wrapper that must change no number."""
+        """Applies an event to the wrapper, which must change no number."""
         getattr(self, f"_{name}", lambda: None)()
         self.replicas.come_home(is_uploaded=name in UPLOADING)
 

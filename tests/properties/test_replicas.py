@@ -1,4 +1,4 @@
-"""R replicas of batch b do what one replica of batch R * b does."""
+"""R replicas with batches of b rows compute the same as one replica with batches of R * b rows."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _RUNPY = runpy.run_path.__code__.co_filename  # Not `__file__`, because the modu
 
 
 def _next_program(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | None:
-    """Forks a process for each request; returns the request there, and `None` here at the end."""
+    """Forks a process for each request and returns the request there; returns `None` at the end."""
     with selectors.DefaultSelector() as waiting:
         waiting.register(requests, selectors.EVENT_READ)
         waiting.register(listener, selectors.EVENT_READ)

@@ -57,11 +57,11 @@ class Options(options.Options):
         self.set(replication_factor=popdist.getNumLocalReplicas())
 
     def useIpuId(self, ipu_id: int) -> NoReturn:
-        """Refuses: the launcher decides."""
+        """Raises an error, because the launcher assigns the IPUs."""
         raise _refusal("useIpuId")
 
     def replicationFactor(self, replication_factor: int) -> NoReturn:
-        """Refuses: the launcher decides."""
+        """Raises an error, because the launcher sets the number of replicas."""
         raise _refusal("replicationFactor")
 
 
