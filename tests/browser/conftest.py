@@ -16,7 +16,8 @@ _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-
 _WAY_OUT = "pip install '.[browser]', and on Debian apt-get install chromium"
 
 
-# Not for the session: while Playwright is there, its event loop runs, and notebooks need their own.
+# The scope is not the session, because Playwright's event loop runs while it is open, and notebooks
+# need an event loop of their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Starts the browser of the system by Playwright."""

@@ -22,7 +22,7 @@ from poptorch_emu import emulator
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
-# Of each picture, the panel of the page and the height of the window.
+# For each picture: the model, the panel of the page, and the height of the window.
 PICTURES = {
     "profile_page": ("mixer", "timeline", 720),
     "encoder_summary": ("encoder", "summary", 860),
@@ -30,11 +30,11 @@ PICTURES = {
     "encoder_memory": ("encoder", "memory", 700),
     "encoder_operations": ("encoder", "operations", 720),
 }
-# How many fields a picture has in each direction, and by how much the mean colour of each may
-# differ, of 255. In a picture that is moved by a pixel they differ by up to 6.
+# Number of fields of a picture in each direction, and the allowed difference of the mean colour of
+# a field, of 255. If a picture moves by a pixel, its fields differ by up to 6.
 FIELDS, TOLERANCE = 24, 12.0
 
-# The last stage has one layer less, since the loss is there too.
+# The last stage has one layer less, because it also computes the loss.
 IPU_OF_LAYER = (0, 0, 1, 1, 2, 2, 2, 3)
 ACCUMULATION, ROWS, WIDTH = 12, 256, 1024
 
@@ -69,7 +69,7 @@ class Mixer(torch.nn.Module):
 
 
 def mixer() -> Iterator[Any]:
-    """Yields a wrapped model of which nothing runs but shapes, and its inputs."""
+    """Yields a wrapped model that only computes shapes, and its inputs."""
     options = poptorch.Options().modelName("mixer-8").showCompilationProgressBar(False)
     options.Training.gradientAccumulation(ACCUMULATION)
     with torch.device("meta"):

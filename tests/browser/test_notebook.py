@@ -1,4 +1,4 @@
-"""What the emulator returns, in a notebook that nbconvert has made a page of."""
+"""Results of the emulator in a notebook that nbconvert has turned into a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.page_views import PATIENCE_MS
 TESTS = Path(__file__).parents[1]
 SIZES = {"wide": 1280, "narrow": 390}
 
-# Boxes of an output that are wider than it, and texts that a picture cuts off.
+# Finds boxes that are wider than their output, and texts that a picture cuts off.
 _TOO_WIDE = """output => {
     const right = output.getBoundingClientRect().right + 1;
     const scrolls = element => element && element !== output
@@ -27,7 +27,7 @@ _TOO_WIDE = """output => {
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the page of a notebook in which each cell shows one value."""
+    """Returns the HTML page of a notebook in which each cell shows one value."""
     nbconvert = pytest.importorskip("nbconvert", reason="pip install '.[browser]'")
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
@@ -38,7 +38,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     cells = [first, *(f"VALUES[{name!r}](folder)" for name in VALUES)]
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
-    # On a busy machine a cell may have ended long before its last output comes.
+    # On a busy machine the last output of a cell may arrive long after the cell has ended.
     patience = {"timeout": 300, "iopub_timeout": 300, "startup_timeout": 300}
     nbclient.NotebookClient(made, kernel_name="python3", **patience).execute()
     page = folder / "notebook.html"
@@ -68,7 +68,7 @@ def test_each_value_in_a_notebook_then_is_seen_whole(
         assert box and box["height"] > 10 and box["width"] > 100, name
         assert output.inner_text().strip() or output.query_selector("iframe, svg"), name
         assert not output.evaluate(_TOO_WIDE), (name, output.evaluate(_TOO_WIDE))
-    # A browser draws no frame that is out of sight: on a busy machine it was not ready in passing.
+    # A browser draws no frame that is out of sight, so the test scrolls to the frame and waits.
     box = page.query_selector("iframe")
     box.scroll_into_view_if_needed()
     frame = box.content_frame()

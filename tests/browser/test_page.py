@@ -1,4 +1,4 @@
-"""The page in a real browser: what it draws, and what mouse and keys do."""
+"""The page in a real browser: its charts, and the effects of mouse and keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from poptorch_emu.report.page.page_file import read_reports, to_html
 from poptorch_emu.report.terms import TERMS
 
 PANELS = ("summary", "timeline", "memory", "operations", "graph", "numbers", "options", "log")
-# Those of the panels that draw charts, and how many each has.
+# Number of charts in each panel that draws charts.
 NUM_CHARTS = {"summary": 2, "timeline": 1, "memory": 3, "operations": 2, "compare": 4}
 
-# Numbers of different colours on each canvas of the panel.
+# Returns the number of different colours on each canvas of the panel.
 COLOURS = """() => [...document.querySelectorAll('main .chart canvas')].map((canvas) => {
   const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   return new Set(new Uint32Array(data.buffer)).size;
@@ -40,7 +40,7 @@ def test_each_panel_when_shown_then_its_charts_are_not_blank(open_page: Any, sch
         show(page, panel)
         drawn = page.evaluate(COLOURS)
         assert len(drawn) == NUM_CHARTS.get(panel, 0), panel
-        # A blank canvas has one colour; text alone some twenty shades of one.
+        # A blank canvas has one colour, and text alone has about twenty shades of one colour.
         assert all(colours > 30 for colours in drawn), (panel, drawn)
         assert page.locator("main .card").count() > 0
 
@@ -93,7 +93,7 @@ def test_hatches_of_the_table_then_each_has_a_pattern_of_its_own(open_page: Any)
     assert page.evaluate(missing) == []
 
 
-# The word and the colour of each series and bar, as the charts of the panel have them.
+# Returns the word and the colour of each series and each bar in the charts of the panel.
 DRAWN = """() => [
     ...[...charts].filter((entry) => entry.chart).flatMap((entry) =>
       entry.chart.getOption().series.map((one) => [one.name, one.itemStyle?.color])),
@@ -179,7 +179,7 @@ def test_group_when_folded_then_it_shows_the_sum_of_what_is_known(open_page: Any
     rows = zip(columns["block"], columns["cycles"], strict=True)
     expected = sum(cycles or 0 for block, cycles in rows if block == "layer5")
     text = page.locator("tr.group:has([data-group=layer5]) td").nth(1).inner_text()
-    # One of the two operations of this block has no known cost.
+    # One of the two operations of this block has no known cost, so the sum is a lower bound.
     assert text == f"≥ {expected:,}"
 
 

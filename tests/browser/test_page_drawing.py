@@ -1,4 +1,4 @@
-"""How the panels are drawn, by their structure: at both widths, on both grounds."""
+"""The drawing of the panels, by their structure: at two widths, in light and in dark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_panels_when_shown_then_nothing_leaves_its_card_and_all_can_be_read(
 
 
 def crossing_graph(num_stages: int, directions: tuple[str, ...], density: int) -> dict[str, Any]:
-    """Returns stages in these directions, and what crosses between every `density`th pair."""
+    """Returns a graph of stages in these directions, with a link between every `density`th pair."""
     names = [f"{direction} {stage}" for direction in directions for stage in range(num_stages)]
     stages = [
         {**report()["graph"]["stages"][0], "name": name, "direction": name.split()[0],
@@ -99,7 +99,8 @@ def test_graph_when_a_stage_has_the_focus_then_its_tip_is_told_and_all_else_is_f
     show(page, "graph")
     page.focus(".graph .box[aria-label^='forward 1']")
     assert "layer3, layer4, layer5" in page.inner_text(".float-tip")
-    # Of 4 + 4 boxes one is lit; of 10 lines the one that comes and the two that leave.
+    # One of the 4 + 4 boxes is lit. Of the 10 lines, three are lit: one enters this box, two leave
+    # it.
     assert page.locator(".graph .box.faint").count() == 7
     assert page.locator(".graph .way.faint").count() == 7
     page.hover("h1")
@@ -215,7 +216,7 @@ def test_comparison_when_one_is_slower_then_the_first_sentence_says_how_much_and
     page = open_page(first, second)
     sentence = page.locator(".sentences li").first.inner_text()
     assert "second, 10:11:12 is 0.5 × as fast as first, 10:11:12" in sentence
-    # 4 ms for 96 rows.
+    # The added time is 4 ms for 96 rows.
     assert "The time for link (data from other IPUs of the replica) changed most" in sentence
     assert "on average, an IPU spends 41.7 µs more on each row" in sentence
 

@@ -51,7 +51,7 @@ def laboratory() -> dict[str, Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """An empty page on which no error may be logged."""
+    """An empty page. The test fails if the page logs an error."""
     errors: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
     opened = context.new_page()
@@ -82,7 +82,7 @@ def test_lab_when_opened_then_it_asks_first_and_shows_the_point_of_the_sliders(
     page.fill("input[aria-label='Your guess in percent']", "35")
     page.click("button:has-text('Show me')")
     page.evaluate(NEXT_FRAME)
-    # The fourth point: 20 % for other IPUs, 10 % for the host.
+    # In the fourth point, IPUs wait 20 % of the time for other IPUs and 10 % for the host.
     text = page.inner_text("main")
     assert "30.0 %" in text and "you guessed 35.0 %" in text and "800 rows/s" in text
     assert "What limits the step: the pipeline." in text

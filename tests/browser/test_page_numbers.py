@@ -1,4 +1,4 @@
-"""The panel of the numbers in a real browser, with what `emulator.numerics` has found."""
+"""The panel of numbers in a real browser, with results of `emulator.numerics`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's timeline in a real browser: what it draws, and what mouse and keys do."""
+"""The page's timeline in a real browser: its drawing, and the effects of mouse and keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_timeline_when_zoomed_by_keys_and_wheel_then_the_range_follows(open_page
     page.evaluate(NEXT_FRAME)
     zoomed = page.evaluate(view)
     half = (whole[1] - whole[0]) / 2
-    # In the middle half, then a fifth of it to the right.
+    # The zoom shows the middle half, and the arrow key then moves by a fifth of it to the right.
     assert zoomed == pytest.approx([half / 2 + 0.2 * half, 1.5 * half + 0.2 * half])
     shown = page.evaluate("() => page.timeline.chart.getOption().dataZoom[0]")
     assert [shown["startValue"], shown["endValue"]] == pytest.approx(zoomed)
@@ -100,7 +100,7 @@ def test_timeline_when_zoomed_far_then_operations_are_drawn_below_their_event(
     parts = page.evaluate("""() => page.timeline.chart.getOption().series[0].data
         .filter((shape) => shape[6] >= 0 && shape[4] === page.timeline.selected)
         .map((shape) => shape.slice(1, 3))""")
-    # Of the sixty operations of a stage half are forward; two or three have no known cost.
+    # Half of the sixty operations of a stage are forward, and two or three have no known cost.
     assert 25 <= len(parts) <= 30
     assert all(
         first[1] <= second[0] + 1e-6 for first, second in zip(parts, parts[1:], strict=False)
@@ -201,7 +201,7 @@ def test_keys_when_the_plot_has_no_focus_then_they_still_move_the_timeline(
         assert page.evaluate("() => page.timeline.range[0]") == pytest.approx(first)
         page.keyboard.press("s")
         assert page.evaluate(view) == pytest.approx(whole)
-    # Neither where a word is written, nor where there is no timeline.
+    # The keys have no effect while a word is typed, or in a panel without a timeline.
     show(page, "operations")
     page.fill("input[type=search]", "w")
     page.keyboard.press("s")
@@ -222,7 +222,7 @@ def test_clock_when_switched_then_all_panels_tell_seconds_and_tips_tell_both(
     )
     show(page, "timeline")
     shown = page.inner_text(".range")
-    # The range and the whole have figures of one kind.
+    # The range and the whole are shown in the same unit.
     assert "cycles" not in shown and "s of" in shown
     assert shown.split(" to ")[1].split(" of ")[0] == shown.split(" of ")[1]
     show(page, "operations")

@@ -76,7 +76,7 @@ def named_memory_of(processes: list[int]) -> list[str]:
 
 @dataclass
 class Left:
-    """What is left when a program has ended: its status and errors, and what lives on."""
+    """The remains of a program that has ended: status, errors, and processes that still live."""
 
     status: int
     errors: str
@@ -111,7 +111,10 @@ def act_and_wait(process: ForkedProgram, end: str, token: str) -> Callable[[], L
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Left]:
-    """What is left of each program. All end at one time: PyTorch's own processes take seconds."""
+    """The remains of each program.
+
+    All programs end together, because their processes take seconds.
+    """
     folder = tmp_path_factory.mktemp("ends")
     script = folder / "script.py"
     script.write_text(SCRIPT)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact")
 T = torch.tensor
 
 
-# What is refused, and what goes wrong.
+# Tests of refused arguments, and of failures.
 
 
 def loader_with(**arguments: Any) -> poptorch.DataLoader:
@@ -139,7 +139,7 @@ def test_next_when_worker_fails_then_yields_what_was_loaded_and_raises(
             next(iterator)
         text = str(error.value)
         assert text.count(phrase or "ended without a word") == 1
-        # The dataset's own frames are told, and no others.
+        # The error shows frames of the dataset only, none of this package.
         assert ("Traceback (most recent call last)" in text) == (phrase == FAILED)
         assert "poptorch_emu/" not in text
     captured = capfd.readouterr()
@@ -183,7 +183,7 @@ def test_next_when_worker_is_killed_then_raises_at_once(make: Make) -> None:
     assert time.monotonic() - start < 2
 
 
-# Nothing is left behind.
+# Tests that accessors leave nothing behind.
 
 
 def open_files() -> int:

@@ -1,4 +1,4 @@
-"""Asynchronous accessors of a process that forks: who notices whose end, and who may iterate."""
+"""Asynchronous accessors in a process that forks: their ends, and the right to iterate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from poptorch_emu.data.accessor_link import Kind, LinkClosed, new_links
 
 pytestmark = [
     pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact"),
-    # Newer Pythons warn of forks beside threads.
+    # Newer versions of Python warn about a fork of a process with threads.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 

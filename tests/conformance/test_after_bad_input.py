@@ -1,4 +1,4 @@
-"""After bad input nothing has changed: weights, optimiser, and what a correct call then does."""
+"""Bad input changes nothing: weights, optimiser, and the effect of a later correct call."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def with_inputs(change: Callable[[Batch], Batch]) -> Callable[[Trainer, Batch], 
     return lambda trained, batch: trained[2](*change(batch))
 
 
-# A bad call, its error, and whether it is one before compilation, too.
+# For each bad call: the call, its error, and whether it also fails before compilation.
 BAD = {
     "batch": (with_inputs(lambda b: (b[0][:5], b[1][:5])), "must be a multiple of|mismatch", True),
     "shape": (with_inputs(lambda b: (b[0][:, :3], b[1])), "Shape mismatch for x", False),

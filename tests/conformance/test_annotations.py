@@ -62,7 +62,7 @@ def test_matmul_when_serialised_then_it_really_runs_in_parts(mode, parts):
 @pytest.mark.parametrize(
     ("mode", "parts", "sizes"),
     [
-        # The numbers of a part's result in forward, and of its gradients in backward.
+        # Numbers of elements in a part's result in forward, and in its gradients in backward.
         (MatMulMode.InputChannels, 2, {2 * 12, 2 * 8, 8 * 12}),
         (MatMulMode.ReducingDim, 4, {4 * 12, 4 * 2, 2 * 12}),
         (MatMulMode.OutputChannels, 3, {4 * 4, 4 * 8, 8 * 4}),

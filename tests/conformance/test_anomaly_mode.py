@@ -163,7 +163,7 @@ def test_buffer_when_it_becomes_nan_then_it_and_the_operation_are_named_once() -
     with torch.autograd.detect_anomaly():
         with pytest.raises(poptorch.Error, match="which are in kept now") as found:
             training(X, Y)
-        training(X, Y)  # It was NaN before this call.
+        training(X, Y)  # The buffer is already NaN, so this call does not raise.
     assert "first: log (forward) at test_anomaly_mode.py" in str(found.value)
 
 
@@ -177,7 +177,7 @@ def test_stream_when_a_gradient_is_nan_then_its_end_names_the_operation(is_read)
         with emulator.stream(training, good, torch.ones(4)) as results:
             assert len(list(results)) == 1
         results = emulator.stream(training, bad, torch.ones(4))
-        bad.fill_(1.0)  # The loader may go on.
+        bad.fill_(1.0)  # A loader may reuse its memory while the stream runs.
         if is_read:
             assert next(results).shape == (2,)
         with pytest.raises(poptorch.Error, match=r"linear\.weight now[^$]*micro-batch 1"):

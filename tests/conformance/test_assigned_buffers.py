@@ -142,7 +142,7 @@ def test_assigned_buffer_when_trained_then_values_of_a_plain_loop() -> None:
 
 
 class ChangesInput(Neuron):
-    """Its first call computes something that later calls do not."""
+    """A model whose first call computes something that later calls do not compute."""
 
     def __init__(self) -> None:
         super().__init__((0,))

@@ -1,4 +1,4 @@
-"""`AsynchronousDataAccessor` (api.md 15): what it yields and in which order."""
+"""`AsynchronousDataAccessor` (api.md 15): its elements and their order."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_element_when_it_is_held_then_stays(make: Make) -> None:
     iterator = iter(accessor)
     for _ in range(3):
         held = next(iterator)
-    time.sleep(0.05)  # Time for the worker to do wrong.
+    time.sleep(0.05)  # Gives the worker time to do something wrong.
 
     assert held.item() == 2
 
@@ -160,7 +160,7 @@ def test_iter_when_unused_then_does_nothing(make: Make, tmp_path: Path) -> None:
     for _ in range(3):
         assert iter(accessor) is accessor
 
-    assert values(accessor) == [[0], [1], [2], [3]]  # Of epoch 0: none was thrown away.
+    assert values(accessor) == [[0], [1], [2], [3]]  # No element of epoch 0 is lost.
 
 
 def test_next_when_data_has_ended_then_ends_again_until_iter(make: Make) -> None:
@@ -173,9 +173,10 @@ def test_next_when_data_has_ended_then_ends_again_until_iter(make: Make) -> None
 
 
 PRELOADING = {
-    # early_preload, loaded before iter() with 3 slots: the first always is.
+    # (early_preload, number of elements that are loaded before iter() with 3 slots). The first
+    # element is always loaded.
     "late": (False, 1),
-    "early": (True, 4),  # One more waits for a slot.
+    "early": (True, 4),  # One more element waits for a slot.
 }
 
 
@@ -209,7 +210,7 @@ def test_epoch_when_the_last_ended_then_is_loaded_at_once_or_on_demand(
 
 
 REBATCHED = {
-    # sizes of the elements, rebatched_size.
+    # (sizes of the elements, rebatched_size)
     "joins": ([1] * 7, 3),
     "cuts": ([10, 10], 4),
     "joins and cuts": ([5, 1, 7, 2, 2, 9], 4),

@@ -81,7 +81,7 @@ PROGRAMS = {
 }
 
 
-# What these do comes before the import, or around it.
+# Programs that run code before they import the package.
 FRESH = ("backward before the import", "training in inference mode, then a child")
 
 

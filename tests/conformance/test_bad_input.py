@@ -122,7 +122,7 @@ class Reassigned(NoLoss):
         self.register_buffer("count", torch.zeros(3, dtype=torch.int64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count = (self.count + 1).float()  # Of another type.
+        self.count = (self.count + 1).float()  # Changes the dtype of the buffer.
         return self.linear(x) + self.count
 
 

@@ -100,7 +100,7 @@ def test_norm_when_resumed_from_a_state_dict_then_goes_on_as_pytorch(momentum) -
     train_plain(plain, batches[5:6])
     assert_same_state(model, plain)
     training(batches[6])
-    training.load_state_dict(saved)  # What the device has learnt since is given up.
+    training.load_state_dict(saved)  # Discards the device's updates since then.
     training(batches[7])
     training.detachFromDevice()
     training(batches[6])

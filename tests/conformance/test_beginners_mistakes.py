@@ -1,4 +1,4 @@
-"""What beginners do wrong: the error names the line, in words of this package or of PyTorch."""
+"""Mistakes of beginners: the error names the line, in words of this package or of PyTorch."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_integers_where_pytorch_takes_none_then_compile_says_it_in_its_words(mod
     with pytest.raises(RuntimeError) as error:
         wrapped.compile(*inputs)
     words = re.sub(r"_channels_last|\.$", "", str(of_pytorch.value))
-    # The order of operands, or the kernel for a layout, may be another one.
+    # The order of operands may differ, and so may the kernel, which depends on the layout.
     assert set(re.findall(r"\w+", words)) <= set(re.findall(r"\w+", str(error.value))) | {
         "the", "upsample_nearest2d"
     }  # fmt: skip
@@ -286,7 +286,7 @@ def test_gradient_of_what_needs_none_then_pytorchs_error_says_what_holds_of_outp
         inspect.unwrap(gives_gradients)(own, *leaves)
     optimizer = poptorch.optim.SGD(net.parameters(), lr=0.1)
     out, _ = poptorch.trainingModel(net, options(), optimizer)(X, Y)
-    # It is not known of a tensor whether it was computed from outputs.
+    # A tensor does not show whether it was computed from outputs, so both losses get one error.
     for loss in F.cross_entropy(out, Y), own:
         with pytest.raises(RuntimeError, match="If it was computed from what a wrapped") as error:
             getattr(torch.autograd, name)(loss, *leaves)

@@ -80,7 +80,7 @@ def test_auto_increment_then_stages_count_from_1_in_order_of_first_appearance() 
         ("a", 1, 3),
         ("b", 2, 0),
         ("a", 1, 3),
-        ("c", 3, 3),  # No IPU: that of its stage's number.
+        ("c", 3, 3),  # Block c names no IPU, so it gets the IPU with its stage's number.
     ]
 
 
@@ -179,7 +179,7 @@ def test_parallel_phases_then_even_ones_on_even_ipus_and_odd_ones_on_odd(ipus, i
         wrapped(blocks, strategy)(X)
 
 
-# --- Annotations ----------------------------------------------------------------------------------
+# Tests of annotations.
 
 
 @pytest.mark.feature("Block", fidelity="exact")
@@ -276,7 +276,7 @@ def test_blocks_when_traced_then_told_at_level_debug(caplog) -> None:
     assert "block a added to phase 0" in caplog.text
 
 
-# --- Pipelines ------------------------------------------------------------------------------------
+# Tests of pipelines.
 
 
 def pipeline(num_ipus: int, is_training: bool, count: int):

@@ -1,4 +1,4 @@
-"""Folders of the cache that take no files, and what others may have put into one."""
+"""Folders of the cache that cannot be written, and files of other users in one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from poptorch_emu.compile.stored.key import Key
 pytestmark = pytest.mark.feature("enableExecutableCaching", fidelity="exact")
 
 X = torch.ones(2, 3)
-NOBODY = 54321  # The number of no user.
+NOBODY = 54321  # A number that no user has.
 
 
 def result(folder: Path | str) -> torch.Tensor:
@@ -62,7 +62,7 @@ def test_folder_that_takes_no_files_when_there_are_several_processes_then_assert
         pass
 
 
-# Without its capabilities root has the rights that files give it, as others have.
+# Without its capabilities, root has only the rights that files grant, as other users have.
 PROGRAM = """
 import ctypes, os, pwd, sys
 ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
@@ -148,7 +148,7 @@ def test_file_when_another_thing_is_in_its_place_then_compiled_again_and_replace
     torch.testing.assert_close(result(tmp_path), expected())
     (warning,) = warnings(caplog)
     assert f"{path} cannot be used and will be replaced" in warning
-    if suffix == ".executable":  # Of the other kind it is written when something new is found out.
+    if suffix == ".executable":  # Metadata files are written only when there is new metadata.
         status = path.lstat()
         assert path.read_bytes() == genuine
         assert not path.is_symlink() and status.st_uid == os.geteuid()

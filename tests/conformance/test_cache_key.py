@@ -1,4 +1,4 @@
-"""What steers `forward` without being a weight or an input is part of the cache's key."""
+"""The cache's key contains everything that controls `forward` beside weights and inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compilation finds out about results is kept beside the executables, and never misleads."""
+"""The cache keeps metadata of results beside the executables, and wrong metadata has no effect."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_compare_when_the_model_is_not_in_training_then_only_forward_is_compared
 
 
 class Lost(torch.nn.Module):
-    """Takes the loss of what a module makes."""
+    """A module with its loss."""
 
     def __init__(self, module) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def test_channels_last_then_it_is_not_called_different(tmp_path):
     twins[1].model.to(memory_format=torch.channels_last)
     x = x.contiguous(memory_format=torch.channels_last)
     report = emulator.compare(twins[1], x, target, against=path)
-    # The dropout is the same, since the seed is.
+    # The dropout is the same, because the seed is the same.
     assert report.verdict in (Verdict.EQUAL, Verdict.REORDERED)
 
 

@@ -27,7 +27,7 @@ SECONDS = 0.7
 
 
 class Counter(torch.nn.Module):
-    """A model of which each step of SGD with learning rate 1 subtracts 1 from all parameters."""
+    """A model from whose parameters each step of SGD with learning rate 1 subtracts 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_model_when_read_in_a_thread_while_it_trains_then_has_the_weights_of_one
 
     def step() -> None:
         training(X, X)
-        model.inner.bias.sum()  # The training thread reads, too.
+        model.inner.bias.sum()  # The training thread reads a weight, too.
 
     found = beside(step, lambda: READS[read](model))
     assert all(map(is_one_step, found))

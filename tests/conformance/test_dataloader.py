@@ -29,7 +29,7 @@ from poptorch_emu import DataLoaderMode
 
 pytestmark = [
     pytest.mark.feature("DataLoader", fidelity="exact"),
-    # Newer Pythons warn of the forks of PyTorch's own workers.
+    # Newer versions of Python warn about the forks of PyTorch's own workers.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
@@ -397,7 +397,7 @@ class Hundredfold:
 
     def __getattr__(self, name):
         if name == "loader":
-            raise AttributeError(name)  # It is being unpickled.
+            raise AttributeError(name)  # Unpickling asks for it before it is set.
         return getattr(self.loader, name)
 
     def __iter__(self):

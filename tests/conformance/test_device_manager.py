@@ -69,7 +69,7 @@ def test_model_when_nobody_refers_to_it_then_gives_its_ipus_back() -> None:
     wrapped(X)
     assert devices.num_busy_ipus() == 16
     del wrapped
-    model(16)(X)  # Would fail if the first still held them.
+    model(16)(X)  # Fails if the first model still holds the IPUs.
 
 
 @pytest.mark.feature("Device manager", fidelity="exact")
@@ -223,10 +223,10 @@ def test_ipu_model_when_asked_for_by_the_environment_then_needs_no_device(
     monkeypatch.setenv(variable, "1")
     assert not poptorch.ipuHardwareIsAvailable()
     wrapped = model(3)
-    assert wrapped(X).item() == 8  # Three IPUs: no power of two is asked for.
+    assert wrapped(X).item() == 8  # The IPU Model does not require a power of two.
     assert wrapped.isAttachedToDevice()
     assert devices.num_busy_ipus() == 0
-    model(1, options().useIpuModel(False))(X)  # The option wins.
+    model(1, options().useIpuModel(False))(X)  # The option overrides the variable.
 
 
 @pytest.mark.feature("POPTORCH_IPU_MODEL", fidelity="exact")
@@ -254,7 +254,7 @@ def test_ipu_model_version_when_compiled_then_checked(version, is_valid, monkeyp
             match="Invalid IPU model version. Valid versions: ipu1, ipu2, ipu21.",
         ):
             wrapped(X)
-    model()(X)  # On the virtual system nobody asks.
+    model()(X)  # The virtual system does not read the version.
 
 
 @pytest.mark.feature("Options.useIpuModel", fidelity="exact")

@@ -126,7 +126,7 @@ def test_strategies_then_start_as_documented():
     assert poptorch.Phase("a", "b").stages[0].blocks == ("a", "b")
 
 
-# Section 13.2: what stands in for None.
+# Values that the default `None` means (section 13.2).
 _FLOAT32 = torch.float32
 _ADAM_TYPES = {
     "accum_type": _FLOAT32,

@@ -13,7 +13,7 @@ import poptorch_emu as poptorch
 
 pytestmark = pytest.mark.feature("Draws that decide", fidelity="exact")
 
-# How a model draws a number, which is below 1 and not below 0.
+# Ways in which a model draws a number in [0, 1).
 DRAWS = {
     "rand": lambda: torch.rand([]),
     "rand of one row": lambda: torch.rand(1)[0],
@@ -23,7 +23,7 @@ DRAWS = {
     "numpy": lambda: np.random.rand(),
     "numpy's uniform": lambda: np.random.uniform(0, 1),
 }
-# Condition, and its value for each draw.
+# Conditions on a draw, each with its value, which is the same for every draw.
 CERTAIN = {
     "< 0": (lambda draw: draw < 0.0, False),
     "<= -1": (lambda draw: draw <= -1, False),

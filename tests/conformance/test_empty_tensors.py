@@ -13,7 +13,7 @@ import poptorch_emu as poptorch
 
 pytestmark = pytest.mark.feature("Tensors without elements", fidelity="exact")
 
-# What PyTorch refuses, some of it when the model runs.
+# Calls that PyTorch refuses, some of them only when the model runs.
 _REFUSED: dict[str, tuple[Callable, tuple[int, ...]]] = {
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), (1, 1, 0, 3)),
     "nearest 1d": (lambda x: F.interpolate(x, size=4), (1, 2, 0)),

@@ -193,7 +193,7 @@ def test_no_grad_when_operations_are_the_same_then_miss(
 
 
 class Scaled(torch.autograd.Function):
-    """Passes values on; multiplies gradients by what the user chose."""
+    """Returns its argument, and multiplies the gradient by `factor`."""
 
     factor = 1.0
 
@@ -236,7 +236,7 @@ def test_code_of_the_user_in_backward_when_it_changes_then_miss(
 
 
 class Doubled(Whole):
-    """Keeps for backward twice what it should, through a hook on what autograd saves."""
+    """Saves twice the right values for backward, by a hook on the tensors that autograd saves."""
 
     factor = 1.0
 

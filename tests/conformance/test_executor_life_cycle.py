@@ -14,7 +14,7 @@ from torch import nn
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 
-# What each method does before compilation: an error, or a value.
+# For each method, the error that it raises before compilation, or the value that it returns.
 BEFORE_COMPILATION = {
     "copyWeightsToHost": NOT_COMPILED,
     "copyWeightsToDevice": NOT_COMPILED,
@@ -99,7 +99,7 @@ def test_attach_and_detach_when_out_of_turn_then_error() -> None:
     executor.attachToDevice()
     assert executor.isAttachedToDevice()
     executor.detachFromDevice()
-    assert executor(X).item() == 3  # A call attaches.
+    assert executor(X).item() == 3  # A call attaches the model.
     assert executor.isAttachedToDevice()
 
 
@@ -268,7 +268,7 @@ def test_output_when_backward_is_called_then_error_but_it_is_a_plain_tensor(tmp_
     torch.save(out, tmp_path / "out.pt")
     assert torch.equal(torch.load(tmp_path / "out.pt"), out)
     derived = (out * torch.ones(1, requires_grad=True)).sum()
-    derived.backward()  # What is made from an output is the user's own.
+    derived.backward()  # Autograd accepts tensors that the user computes from an output.
 
 
 @pytest.mark.feature("PoplarExecutor.rng_state", fidelity="exact")

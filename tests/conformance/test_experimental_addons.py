@@ -88,7 +88,7 @@ def test_distances_then_equal_the_norm_of_differences(p, dtype, atol, rtol, is_m
         pytest.skip("PyTorch has no such distances on the host.")
     generator = torch.Generator().manual_seed(7)
     a, b = (torch.randn(n, 5, generator=generator).to(getattr(torch, dtype)) for n in (10, 30))
-    a[0] = b[3]  # A distance of 0, whose gradient is 0.
+    a[0] = b[3]  # Creates a distance of 0, whose gradient is 0.
     found = run(lambda a, b: pea.distance_matrix(a, b, p), a, b)
     if not is_model:
         found = pea.distance_matrix(a, b, p)

@@ -87,7 +87,10 @@ def train_all(cases: tuple[Case, ...]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What each process has of each case; all cases of one number of processes run together."""
+    """Returns a function that trains a case.
+
+    All cases with the same number of processes run together.
+    """
     known: dict[int, list[Any]] = {}
 
     def find(num_processes: int, case: Case) -> list[dict[str, Any]]:
@@ -125,7 +128,8 @@ def test_exported_pipeline_when_trained_then_all_bits_are_plain_pytorchs(
     results = trained(num_processes, case)
     losses, state = train_plain(case)
     if case.order in REVERSED:
-        # The first update's losses are those of the same weights; the later ones round otherwise.
+        # Losses of the first update are equal, because the weights are. Later losses round
+        # differently.
         assert losses_of(results)[:NUM_MICRO_BATCHES] == losses[:NUM_MICRO_BATCHES]
         return
     assert losses_of(results) == losses
@@ -142,7 +146,7 @@ def losses_of(results: list[dict[str, Any]]) -> list[float]:
 
 
 def weights_of(results: list[dict[str, Any]]) -> list[tuple[str, torch.Tensor]]:
-    """Returns the weights of all stages of all replicas: of shared ones there are several."""
+    """Returns the weights of all stages of all replicas; shared weights occur several times."""
     return [item for each in results for state in each["weights"] for item in state.items()]
 
 
@@ -171,7 +175,7 @@ def test_schedule_when_none_is_named_then_the_strategy_decides(trained: Any) -> 
         and case.num_replicas == 1
     }
     assert {order: schedule_of(trained, 2, case) for order, case in by_order.items()} == {
-        "grouped": "ScheduleInterleaved1F1B",  # Of four stages, two in each process.
+        "grouped": "ScheduleInterleaved1F1B",  # Four stages, two in each process.
         "interleaved": "Schedule1F1B",
         "sequential": "OneByOne",
         "gpipe": "ScheduleGPipe",

@@ -1,4 +1,4 @@
-"""Exported programs on their own: saved, over networks, on a GPU; and what goes over the wire."""
+"""Exported programs on their own: saved, over networks, on a GPU; and their messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def saved_program(case: Case, folder: Path) -> Path:
 
 
 def bare_environment(**others: str) -> dict[str, str]:
-    """Returns an environment in which this package is not on the path."""
+    """Returns an environment without this package on its path."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return {**kept, "OMP_NUM_THREADS": "1", **others}
 
@@ -302,7 +302,7 @@ def in_a_pair() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What two processes did, one thing after the other."""
+    """The results of several exports in one pair of processes."""
     return run_in_processes(2, in_a_pair, (), tmp_path_factory.mktemp("pair"))
 
 
@@ -318,11 +318,12 @@ def test_pipeline_when_run_then_only_activations_and_their_gradients_are_sent(pa
 def test_pipeline_when_all_stages_read_a_mask_and_tables_then_the_mask_alone_is_sent_once(
     pair: Any,
 ) -> None:
-    num_micro_batches, links = NUM_UPDATES * NUM_MICRO_BATCHES, (2, 1)  # Of 0 to 1, 2 to 3; 1 to 2.
+    # Numbers of links from each process to the other: stages 0 to 1 and 2 to 3, and stages 1 to 2.
+    num_micro_batches, links = NUM_UPDATES * NUM_MICRO_BATCHES, (2, 1)
     for process, num_links in zip(pair, links, strict=True):
         sent = Counter(process["sent by a decoder"])
         assert sent[torch.Size([2, 4, 4]), torch.bool] == num_links * num_micro_batches
-        # Each way, and no tables, whose shape is [4, 4].
+        # Each link is used forward and backward. Tables, whose shape is [4, 4], are not sent.
         assert sent[torch.Size([2, 4, 8]), torch.float32] == sum(links) * num_micro_batches
         assert {len(shape) for shape, _ in sent} <= {0, 1, 3}
 

@@ -94,6 +94,6 @@ def test_normal_when_deviations_are_tensors_then_numbers_have_them() -> None:
         return torch.normal(mean=means.expand(2, 10_000), std=deviations.expand(2, 10_000))
 
     result = run(function, means, deviations)
-    # Five standard errors of a mean and of a deviation of 10,000 numbers.
+    # The tolerances are five standard errors of the mean and of the deviation of 10,000 numbers.
     assert torch.all((result.mean(1) - means[:, 0]).abs() < deviations[:, 0] * 0.05)
     assert torch.all((result.std(1) / deviations[:, 0] - 1).abs() < 0.04)

@@ -38,7 +38,8 @@ def host_layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 INF = float("inf")
-# Function, rows of the third update (those of the others are 1, 2 and 4), and the error.
+# For each case: the function, the rows of the third update, and the error. The other updates have
+# the rows 1, 2 and 4.
 CASES = {
     "floating point": (one_ipu, [INF], "floating-point exception"),
     "floating point in a pipeline": (two_ipus, [3.0, INF, 3.0], "floating-point exception"),

@@ -1,4 +1,4 @@
-"""What the runner says when a program fails: the line, the rule and the way out, once."""
+"""The runner's text when a program fails: the line, the rule and the way out, once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def program_of(tmp_path: Path, expression: str) -> Path:
 
 
 def failed(tmp_path: Path, expression: str) -> tuple[Path, str]:
-    """Returns the program and what it says on stderr when the runner has run it."""
+    """Returns a program and the errors that the runner prints for it."""
     path = program_of(tmp_path, expression)
     done = run_forked(["-m", "poptorch_emu", str(path)])
     assert done.returncode == 1

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.feature("emulator.first_nonfinite", fidelity="exact")
 
 
 class Masked(torch.nn.Module):
-    """A softmax of scores of which a mask hides some, with infinities on purpose."""
+    """A softmax of scores. A mask hides some scores by infinities, on purpose."""
 
     def __init__(self, num_hidden: int) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ LOADERS: dict[str, Callable] = {
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Is put back as it was after the test.
+    # `monkeypatch` restores the method after the test.
     monkeypatch.setattr(ctypes.CDLL, "__init__", foreign_libraries._load)
     foreign_libraries.install()
 
@@ -187,7 +187,7 @@ def test_other_cpp_then_says_what_would_compile_it(tmp_path) -> None:
         cppimport.imp_from_filepath(str(source(tmp_path, "// cppimport\n#include <pybind11.h>\n")))
 
 
-# A package as the real one is: its steps look each other up in `importer`.
+# Source of a package like the real one, whose steps look each other up in `importer`.
 _BUILDING_INIT = """
 def imp_from_filepath(filepath, fullname):
     from cppimport.importer import build_safely, is_build_needed, load_module

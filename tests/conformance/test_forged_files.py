@@ -96,7 +96,7 @@ def test_results_that_the_program_lacks_when_forged_then_error_at_the_call(tmp_p
         inference(*batch)
 
 
-# As fuzzing found: one of these ended the process.
+# Forms of forged metadata. Fuzzing found that one of them ended the process.
 FORMS = {
     "one too many": lambda metadata: [*metadata, metadata[0]],
     "one too few": lambda metadata: metadata[:1],

@@ -19,7 +19,7 @@ from poptorch_emu import emulator
 pytestmark = [
     pytest.mark.feature("PoplarExecutor", fidelity="exact"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
-    # Newer Pythons warn of forks beside threads.
+    # Newer versions of Python warn about a fork of a process with threads.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
@@ -98,7 +98,7 @@ def test_model_when_called_in_a_child_then_trains_there_as_it_does_here():
         return True
 
     assert in_child(train)
-    # The child's training is none of the parent's.
+    # Training in the child does not change the weights of the parent.
     assert all(map(torch.equal, weights(), before))
     training(*FAMILY.batch(8))
     assert all(map(torch.equal, weights(), of_child))
@@ -191,5 +191,5 @@ def test_model_when_its_parent_has_streamed_results_then_streams_in_the_child() 
         results = torch.stack(list(emulator.stream(model, x)))
         return torch.equal(results, torch.nn.functional.softplus(x).reshape(results.shape))
 
-    assert streams()  # On a thread that waits for the next call afterwards.
+    assert streams()  # The stream's thread then waits for the next call.
     assert in_child(streams)

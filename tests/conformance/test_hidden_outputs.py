@@ -80,7 +80,7 @@ class Measured(list):
 
 
 class Output(collections.OrderedDict):
-    """Its items are attributes, too, as outputs of Transformers are."""
+    """A dictionary whose items are also attributes, like the outputs of Transformers."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)

@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import poptorch_emu as poptorch
 
-# Dynamo, which PyTorch runs them by, warns of parts of PyTorch and Python.
+# PyTorch runs these operators by Dynamo, which warns about parts of PyTorch and Python.
 pytestmark = [
     pytest.mark.feature("Higher-order operators of PyTorch", fidelity="exact"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -41,7 +41,7 @@ def nested(x):
     )
 
 
-# Each of a linear layer and its input, as the model of all tests below has them.
+# Functions of a linear layer and its input, as in the model of all tests below.
 FUNCTIONS = {
     "cond": lambda layer, x: torch.cond(x.sum() > 0, layer, lambda v: v - 1, (x,)),
     "cond of what is outside": lambda layer, x: torch.cond(
@@ -121,18 +121,18 @@ def options() -> poptorch.Options:
 def test_function_of_functions_then_equals_plain_pytorch(function) -> None:
     model = Model(function)
     inference = poptorch.inferenceModel(model, options())
-    for x in (X, -X):  # The other side of each branch.
+    for x in (X, -X):  # -X takes the other side of each branch.
         torch.testing.assert_close(inference(x)[0], model(x)[0], rtol=1e-5, atol=1e-6)
 
 
 def written_out(layer, x):
-    """Is what PyTorch's own derivative of `while_loop` should be that of."""
+    """Computes the same as `while_loop`; PyTorch's own derivative of `while_loop` differs."""
     for _ in range(3):
         x = layer(x).tanh()
     return x
 
 
-NOT_TRAINED = {"functional.jacobian"}  # Plain PyTorch gives it without a gradient.
+NOT_TRAINED = {"functional.jacobian"}  # Plain PyTorch returns it without a gradient.
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - NOT_TRAINED))

@@ -50,7 +50,7 @@ def training_of(model: nn.Module) -> poptorch.PoplarExecutor:
     return poptorch.trainingModel(model, options(), optimizer)
 
 
-# PyTorch hides the warning from those who do not make errors of warnings.
+# PyTorch hides this warning unless warnings are errors, as in these tests.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_trained_parameter_when_read_on_the_host_then_refused_by_name(read) -> None:

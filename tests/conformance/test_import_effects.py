@@ -1,4 +1,4 @@
-"""What importing the package changes in the process: section 1 of the API reference."""
+"""Changes of the process by an import of the package: section 1 of the API reference."""
 
 import json
 import os

@@ -13,13 +13,13 @@ import poptorch_emu as poptorch
 
 pytestmark = [
     pytest.mark.feature("Indices and labels of any integer type", fidelity="exact"),
-    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),  # PyTorch says it once.
+    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),  # PyTorch warns once.
 ]
 
 ROWS, CLASSES = 4, 5
 TYPES = [torch.int32, torch.int16, torch.int8, torch.uint8]
 
-# Of (values: ROWS x CLASSES, index: ROWS), differentiable in the values.
+# Functions of (values [ROWS, CLASSES], index [ROWS]) that are differentiable in the values.
 _FUNCTIONS: dict[str, Callable] = {
     "cross_entropy": F.cross_entropy,
     "cross_entropy_smoothed": lambda x, i: F.cross_entropy(x, i, label_smoothing=0.1),

@@ -114,7 +114,8 @@ def test_input_when_reshaped_in_place_then_has_the_values_of_plain_pytorch_in_it
 
     x = torch.randn(shape)
     plain = x.clone()
-    expected = [function(rows).sum(-1) for rows in plain.chunk(2)]  # Chunks share memory with it.
+    # Chunks share memory with `plain`.
+    expected = [function(rows).sum(-1) for rows in plain.chunk(2)]
     result = _model(Model(), OutputMode.All, iterations=2)(x)
     torch.testing.assert_close(result, torch.cat(expected))
     assert torch.equal(x, plain)

@@ -1,4 +1,4 @@
-"""What goes into a model and comes out of it (semantics.md §13, §14)."""
+"""Inputs and outputs of a model (semantics.md §13, §14)."""
 
 from __future__ import annotations
 

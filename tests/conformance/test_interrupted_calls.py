@@ -67,7 +67,8 @@ def interrupt(model: Any, data: torch.Tensor) -> None:
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         model(data)
-    # The whole call takes tens of seconds; a busy machine may take its time.
+    # Without the interruption, the call would take tens of seconds. The limit allows for a busy
+    # machine.
     assert time.perf_counter() - sent[0] < 2
     thread.join()
 
@@ -78,8 +79,7 @@ def test_call_when_interrupted_then_ends_soon_with_the_weights_of_its_last_whole
 ) -> None:
     model, data = training(num_ipus, ITERATIONS), batch(ITERATIONS)
     model.compile(data)
-    # The moment of an interruption is a matter of chance: one may fall between the updates of two
-    # IPUs.
+    # An interruption comes at a random moment, for example between the updates of two IPUs.
     for _ in range(10):
         interrupt(model, data)
     num_updates = model.rng_state[1] // ACCUMULATION

@@ -62,7 +62,7 @@ def test_counters_then_one_time_for_each_piece(
         for begin, end in zip(times[key], times[f"{key}_complete"], strict=True):
             assert begin == sorted(begin) and end == sorted(end)
             assert all(early <= late for early, late in zip(begin, end, strict=True))
-    # Nothing leaves the device before an input has come.
+    # Nothing leaves the device before an input has arrived.
     assert times["output"][0][0] >= times["input_complete"][0][0]
 
 

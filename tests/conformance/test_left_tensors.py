@@ -25,13 +25,13 @@ from poptorch_emu.trace import left_tensors
 pytestmark = pytest.mark.feature("Tensors kept by forward", fidelity="exact")
 
 X = torch.randn(3, 4)
-# What the models below keep outside of themselves.
+# Variables outside of the models below, in which some models keep tensors.
 _table: torch.Tensor | None = None
 _tables: dict[int, torch.Tensor] = {}
 
 
 class Model(nn.Module):
-    """Computes with what `keep` gives it, which keeps tensors in `kept`."""
+    """Computes with the result of `keep`, which keeps tensors in `kept`."""
 
     made: torch.Tensor | None = None
 
@@ -250,7 +250,7 @@ def body_in_attribute(inner: Any, x: torch.Tensor) -> torch.Tensor:
     return poptorch.for_loop(2, body, [x])[0] if poptorch.isRunningOnIpu() else x + 2
 
 
-# What is kept, what is there after the trace, and what the warning names.
+# For each case: the model, the kept value after the trace, and the name in the warning.
 UNKNOWN: dict[str, tuple[Callable[[], Model], Any, str]] = {
     "attribute": (lambda: Model(input_in_attribute), None, "inner.kept"),
     "list": (lambda: Model(input_in_list, [7]), [7, 3], "inner.kept[1]"),
@@ -311,7 +311,7 @@ def test_tensor_kept_by_forward_when_traced_then_the_model_is_as_after_a_plain_c
         assert not messages
     logged.clear()
     second = poptorch.inferenceModel(model, options())(X)
-    # What is made on a device that was kept is made on the host now.
+    # Tensors that forward creates on a kept device are on the host now.
     assert name == "device" or "Expected an IPU tensor" not in logged.text
     plain = make()
     forget()

@@ -8,7 +8,7 @@ from poptorch_emu import DataLoaderMode
 
 pytestmark = [
     pytest.mark.feature("DataLoader", fidelity="exact"),
-    # Newer Pythons warn of the forks of PyTorch's own workers.
+    # Newer versions of Python warn about the forks of PyTorch's own workers.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 

@@ -1,4 +1,4 @@
-"""How the loss is found (semantics §5), loss scaling (§5.1) and the built-in losses (§5.3)."""
+"""Discovery of the loss (semantics §5), loss scaling (§5.1) and the built-in losses (§5.3)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ _LOSSES = {
         lambda x, t, r: F.multilabel_soft_margin_loss(x, t, reduction=r),
         torch.randint(2, (ROWS, CLASSES)).float(),
     ),
-    # Those that only identity_loss makes a loss (ops-coverage.md 3.13).
+    # Functions that count as a loss only inside `identity_loss` (ops-coverage.md 3.13).
     "multi_margin": (
         lambda x, t, r: poptorch.identity_loss(F.multi_margin_loss(x, t, reduction=r), "none"),
         _labels(),
@@ -145,7 +145,7 @@ _LOSSES = {
 
 
 def plain_update(function, weight: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-    """Returns the weight after one step of lr 0.1 on the sum of what `function` returns."""
+    """Returns the weight after one step of lr 0.1 on the sum of the function's results."""
     leaf = weight.clone().requires_grad_()
     function(*inputs, leaf).sum().backward()
     return leaf.detach() - 0.1 * leaf.grad
@@ -216,7 +216,7 @@ def test_operator_of_a_loss_when_trained_then_equals_pytorch(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_exported_program_when_it_computes_its_loss_then_trains_like_plain_pytorch() -> None:
-    """Its operators are called, and one of them asks where a tensor is."""
+    """The operators of the program are called, and one of them asks for the device of a tensor."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -279,7 +279,7 @@ def test_ctc_loss_when_trained_then_equals_pytorch(reduction: str) -> None:
             lambda x, w: F.cross_entropy(x * w[0, 0], x.softmax(1)),
             "Couldn't find a loss in graph!",
         ),
-        (  # The operator of "batchmean", before the division.
+        (  # "batchmean" calls this operator, and divides afterwards.
             lambda x, w: torch.kl_div((x * w[0, 0]).log_softmax(1), x, 2) / ROWS,
             "Couldn't find a loss in graph!",
         ),

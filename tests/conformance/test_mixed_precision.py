@@ -16,7 +16,8 @@ pytestmark = pytest.mark.feature("Mixed half and float", fidelity="exact")
 _HALF, _SINGLE = torch.float16, torch.float32
 _OTHER = {_HALF: _SINGLE, _SINGLE: _HALF}
 
-# Weights take the type of the input: function, shape of the input, shapes of the weights.
+# Functions whose weights take the type of the input: (function, shape of the input, shapes of the
+# weights).
 _BY_INPUT = {
     "linear": (F.linear, (3, 4), [(5, 4), (5,)]),
     "linear_no_bias": (F.linear, (3, 4), [(5, 4)]),
@@ -38,7 +39,7 @@ _BY_INPUT = {
     ),
 }
 
-# All operands take the widest type.
+# Functions whose operands all take the widest type.
 _PROMOTED = {
     "matmul": (torch.matmul, [(3, 4), (4, 5)]),
     "operator": (lambda a, b: a @ b, [(2, 3, 4), (4, 5)]),

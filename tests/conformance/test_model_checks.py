@@ -1,4 +1,4 @@
-"""What is checked of models and inputs (semantics.md §8, §12 to §14, §17, §21, §23; api.md §22)."""
+"""Checks of models and inputs (semantics.md §8, §12 to §14, §17, §21, §23; api.md §22)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_factories_without_a_device_then_each_is_named_once(caplog) -> None:
 
 
 def reassign_buffer(self, x):
-    self.state = self.state.long()  # Of another type; with the same one it would be kept.
+    self.state = self.state.long()  # A buffer of the same type would be kept.
     return x
 
 
@@ -144,7 +144,7 @@ def test_buffer_when_changed_in_place_then_persists_between_micro_batches_and_ca
         return x + self.state
 
     executor = run(forward, torch.zeros(2), opts=options().deviceIterations(2))
-    assert executor(torch.zeros(2)).tolist() == [14, 30]  # 2, 6 in the first call.
+    assert executor(torch.zeros(2)).tolist() == [14, 30]  # The first call returns [2, 6].
     executor.copyWeightsToHost()
     assert executor.model.state.item() == 30
 
@@ -234,7 +234,7 @@ def test_num_batches_tracked_with_several_micro_batches_then_counts_each_and_wei
     caplog.clear()
     assert [model[index].num_batches_tracked.item() for index in (1, 0)] == [6, 0]
     training(torch.randn(24, 2))
-    training.copyWeightsToDevice()  # Gives up what the device has learnt.
+    training.copyWeightsToDevice()  # Discards the device's updates.
     training(torch.randn(24, 2))
     assert [model[index].num_batches_tracked.item() for index in (1, 0)] == [12, 0]
     assert caplog.text == ""
@@ -275,7 +275,7 @@ def test_forward_when_traced_then_runs_once_on_ipu_tensors() -> None:
 def test_distribution_in_forward_then_its_arguments_are_not_checked_while_tracing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # PyTorch's compiler, once it is imported, has them unchecked in all of a process.
+    # Importing PyTorch's compiler turns these checks off in the whole process.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
 
     def forward(self, x):

@@ -26,7 +26,7 @@ BLOCKS = torch.arange(12.0).reshape(3, 2, 2) / 8 - 0.5
 
 @dataclass
 class Case:
-    """An operator, its inputs, and what PyTorch makes of them.
+    """An operator, its inputs, and its result in PyTorch.
 
     Attributes:
         surrogate: what its gradient is that of, where that is another function.
@@ -264,12 +264,12 @@ def test_quantised_to_nearest_then_is_the_nearest_value_of_the_format(bits, dtyp
     x = x.to(dtype)
     (result,) = run(lambda x: tuple(quantised(x, bits)), x)
     assert result.dtype is dtype
-    # Divided into the subnormals of half precision, a small number is first rounded to those.
+    # The division first rounds a small number to the subnormals of half precision.
     grid = 2.0**-24 * 2.0 ** (14 - min(e_max, 14))
     fine = (x.double().abs() / grid).round() * grid
     held = torch.where(x.double().abs() < 2.0 ** -min(e_max, 14), fine, x.double().abs())
     near = (held.clamp(max=values.max())[:, None] - values).abs()
-    # Of two equally near values it is the one towards zero: the first.
+    # Of two equally near values, the first one is chosen, which is nearer to zero.
     expected = values[near.argmin(1)].to(dtype) * x.sign()
     torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
@@ -308,7 +308,7 @@ def test_quantised_when_trained_then_gradient_is_what_is_asked_for(fwd, bwd, val
 
 def test_group_quantised_then_numbers_come_back_in_their_order() -> None:
     numbers = torch.randint(0, 16, (3, 2, 32))
-    runs = numbers.reshape(3, 2, 2, 4, 4)  # Four bits of each word, four words.
+    runs = numbers.reshape(3, 2, 2, 4, 4)  # The last axes are the place in a word, and the word.
     words = sum(runs[..., shift, :] << (4 * shift) for shift in range(4))
     packed = torch.where(words >= 2**15, words - 2**16, words).to(torch.int16).reshape(3, 2, 8)
     scale, bias = torch.rand(3, 2, 1), torch.randn(3, 2, 1)
@@ -364,7 +364,7 @@ def test_detections_then_are_what_a_loop_over_boxes_finds(settings, dtype) -> No
     corners = torch.rand(3, 20, 2, generator=generator)
     boxes = torch.cat([corners, corners + torch.rand(3, 20, 2, generator=generator) * 0.5 + 0.1], 2)
     scores = torch.rand(3, 20, 2, generator=generator)
-    scores[1] *= 0.1  # It has none above the limit, and ends before the others do.
+    scores[1] *= 0.1  # Entry 1 has no score above the limit, so it ends before the others.
     k = 12
     examples = [
         torch.zeros(3, k, dtype=dtype),
@@ -436,7 +436,7 @@ def test_operator_when_it_does_not_fit_then_error_says_why(
     title, version, inputs, attributes, message
 ) -> None:
     domain, name = title.split(":")
-    # Of different sizes, so that two inputs never agree.
+    # The sizes of the inputs differ, so that two inputs never agree.
     with pytest.raises(poptorch.Error, match=message):
         run(
             lambda x: poptorch.custom_op(

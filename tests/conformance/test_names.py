@@ -10,7 +10,7 @@ import poptorch_emu as poptorch
 
 pytestmark = pytest.mark.feature("Public names", fidelity="exact")
 
-# Section 2.1.
+# Public names of section 2.1.
 PUBLIC = """
 Error RecoverableError UnrecoverableError ConfigFileError Options TensorLocationSettings Attribute
 PipelinedExecution ShardedExecution ParallelPhasedExecution SerialPhasedExecution Stage Phase
@@ -28,11 +28,12 @@ profiling print module_repr setLogLevel logger ipuHardwareIsAvailable ipuHardwar
 isRunningOnIpu createPoptorchError accessAttributes getIpuTensorId poptorch_core __version__
 """.split()
 
-# What is still to come. A name that has arrived must leave this list.
+# Names that are still missing. A name that has arrived must leave this list.
 PENDING: set[str] = set()
 CORE_PENDING: set[str] = set()
 
-# Section 21: what programs need, then what they meet with an explanation.
+# Names of PopTorch's C++ module (section 21). Those in CORE_ELSEWHERE raise an error that names the
+# replacement.
 CORE = """
 Error RecoverableError UnrecoverableError _validateOptions _throwTestError TestErrorType
 isCompilingWithDispatcher ipuHardwareVersion setLogLevel importPoptorchMetadataFromFile

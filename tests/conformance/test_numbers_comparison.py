@@ -59,11 +59,11 @@ def test_mistake_when_a_golden_run_is_there_then_its_operation_is_named(mistake,
     assert report.first.value.direction is direction
 
 
-# The bias is less than what a norm may lose in float16.
+# The bias of a norm changes its result by less than float16 may round.
 SEEN_IN_HALF = [mistake for mistake in MISTAKES if mistake != "norm without bias"]
 
 
-# In forward these change numbers by less than float16 may; their gradients are further apart.
+# Mistakes that change forward by less than float16 may round, but gradients by more.
 BACKWARD_IN_HALF = ("gradient stopped", "norm of another weight", "smoothed labels")
 
 
@@ -130,8 +130,8 @@ def test_step_when_only_one_run_has_it_then_it_has_no_counterpart_and_is_not_equ
 
 
 def test_lists_then_they_are_as_long_as_they_should_be():
-    # Beside them: other parameters and optimisers, other sums, no all-reduce; stages, replicas,
-    # the layout of tensors.
+    # Further tests are about other parameters, optimisers and sums, a missing all-reduce, stages,
+    # replicas, and the layout of tensors.
     assert len(MISTAKES) >= 38
     assert len(HARMLESS) + len(HARMLESS_OPTIONS) >= 40
 
@@ -166,7 +166,8 @@ def test_numbers_when_they_are_not_finite_then_the_first_operation_is_named(
     if least:
         assert report.verdict is verdict
     else:
-        # The clamp is where the numbers part, and the logarithm where they are not finite.
+        # The runs first differ at the clamp, and the logarithm is the first result that is not
+        # finite.
         assert report.verdict is Verdict.NOT_FINITE
         assert report.first.value.kind == "log"
         assert "This run is not finite here, of finite inputs." in str(report)

@@ -21,7 +21,7 @@ HALF = TypeRange.of(torch.float16)
 
 
 class Deep(torch.nn.Module):
-    """Sigmoids, each of which takes its part of the gradient."""
+    """A chain of sigmoids, each of which makes the gradient smaller."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Deep(torch.nn.Module):
     def forward(self, x, target):
         for layer in self.layers:
             x = torch.sigmoid(layer(x))
-        # In double precision for the plain loop, in single precision elsewhere.
+        # The plain loop uses double precision, all other runs use single precision.
         wide = torch.promote_types(x.dtype, torch.float32)
         return torch.nn.functional.cross_entropy(self.out(x).to(wide), target)
 
@@ -76,7 +76,7 @@ def test_gradients_then_magnitudes_are_those_of_plain_pytorch_in_float64(report)
     rows = {each.value.name: each for each in report.operations if each.value.name}
     for name, gradients in expected.items():
         found, numbers = rows[f"gradient of {name}"], Magnitudes.of(torch.stack(gradients))
-        # The other order of the same sums may move a number over a power of two.
+        # A sum in another order may round a number across a power of two.
         differing = sum(
             abs(found.magnitudes.counts.get(e, 0) - numbers.counts.get(e, 0))
             for e in found.magnitudes.counts.keys() | numbers.counts.keys()
@@ -158,7 +158,7 @@ def test_updates_then_the_share_is_that_of_plain_rounding(report):
 
 
 def test_updates_when_they_are_large_then_rounding_to_the_nearest_is_enough():
-    # Of a bias of zeros any update is kept.
+    # The bias is zero, so that float16 keeps any update of it.
     model = torch.nn.Linear(4, 1).half()
     torch.nn.init.zeros_(model.weight)
     torch.nn.init.zeros_(model.bias)
@@ -233,7 +233,7 @@ def test_numerics_when_there_are_dropout_loops_and_host_calls_then_the_run_is_fo
     report = emulator.numerics(training(model), torch.rand(4, 8).half(), torch.rand(4, 8))
     kinds = {each.value.kind: each.error for each in report.operations}
     assert kinds["addmm" if "addmm" in kinds else "linear"] < 1e-3
-    # Dropout leaves out the same elements, or its error would be large.
+    # Dropout must drop the same elements; otherwise its error would be large.
     assert kinds["dropout"] < 1e-3
 
 

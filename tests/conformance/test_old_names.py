@@ -196,7 +196,7 @@ def test_policy_then_decides_for_each_of_its_lists():
     same(result_of(torch.matmul, h, h, policy=policy), h.float() @ h.float())
     same(result_of(torch.mul, h, s, policy=policy), h.float() * s)
     same(result_of(torch.sub, h, s, policy=policy), h - s.half())
-    # In no list that was given: it stays as it is.
+    # Softmax is in no list of this policy, so it keeps its type.
     same(result_of(lambda x: F.softmax(x, -1), h, policy=policy), F.softmax(h, -1))
 
 
@@ -259,7 +259,7 @@ def test_regions_then_nest_and_end():
     x, w = torch.randn(3, 4), torch.randn(5, 4)
     results = result_of(function, x, weights=[w])
     assert [r.dtype for r in results] == [_HALF, _SINGLE, _SINGLE, _HALF]
-    # Not only the region's types end with it.
+    # The end of the region also ends the effect of `enabled`.
     results = result_of(function, x, weights=[w], enabled=False)
     assert [r.dtype for r in results] == [_SINGLE, _SINGLE, _SINGLE, _HALF]
     assert inner(x, w).dtype is plain(x, w).dtype is _SINGLE

@@ -14,7 +14,7 @@ import poptorch_emu as poptorch
 
 pytestmark = pytest.mark.feature("Optimisers", fidelity="exact")
 
-# Class, and arguments with which torch.optim does the same.
+# Each optimiser's class, with arguments for which torch.optim computes the same.
 _SAME_AS_TORCH = {
     "sgd": ("SGD", {"lr": 0.1}),
     "sgd decay": ("SGD", {"lr": 0.1, "weight_decay": 0.02}),
@@ -71,7 +71,8 @@ def test_scheduler_when_followed_by_set_optimizer_then_drives_the_device(name: s
     reference_scheduler = _SCHEDULERS[name](reference)
     for batch in data:
         training(*batch)
-        scheduler.optimizer.step()  # What torch wants to see; it does nothing without gradients.
+        # PyTorch expects a step here, which does nothing without gradients.
+        scheduler.optimizer.step()
         scheduler.step()
         training.setOptimizer(optimizer)
         train_plain(plain, reference, [batch])
@@ -145,7 +146,7 @@ def test_nesterov_when_variable_then_set_optimizer_switches_it() -> None:
 
 
 def test_value_out_of_range_when_set_before_compilation_then_the_call_says_so() -> None:
-    """What PopART refuses is said when the model is compiled (semantics.md 6.6)."""
+    """A value that PopART refuses causes an error at compilation (semantics.md 6.6)."""
     model = Regression()
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
     training = poptorch.trainingModel(model, options(), optimizer)

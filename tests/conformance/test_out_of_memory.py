@@ -14,7 +14,7 @@ from poptorch_emu.report import out_of_memory
 
 pytestmark = pytest.mark.feature("POPTORCH_EMU_OOM", fidelity="modelled")
 
-SIDE = 17_000  # Of a square of floats that takes 1.2 GB; an IPU has 0.94 GB.
+SIDE = 17_000  # Side of a square of floats that takes 1.2 GB; an IPU has 0.94 GB.
 WORDS = r"Out of memory on tile 0: \d+ bytes used but tiles only have 638976 bytes of memory"
 
 

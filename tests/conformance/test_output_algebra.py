@@ -1,4 +1,4 @@
-"""How outputs and anchors are gathered (semantics.md §2.2, §3, §4; api.md §7.5, §16.3)."""
+"""Gathering of outputs and anchors (semantics.md §2.2, §3, §4; api.md §7.5, §16.3)."""
 
 from __future__ import annotations
 
@@ -237,12 +237,12 @@ def test_anchors_in_training_then_equal_a_plain_loop(mode, period, replicas) -> 
     rows = 2 * iterations * accumulation * replicas
     x, y = torch.randn(rows, 3), torch.randn(rows, 2)
     outputs = executor(x, y)
-    assert len(outputs) == 2  # Anchors are no outputs.
+    assert len(outputs) == 2  # Anchors are not outputs.
     expected = plain_training(plain, x, y, iterations, accumulation, replicas)
     for name, pieces in expected.items():
         if name in ("hidden", "gradient"):
             wanted = gathered(pieces, mode, period, iterations * accumulation, replicas)
-        else:  # Once for each update, the same on all replicas.
+        else:  # Such an anchor has one value for each update.
             every = pieces.repeat_interleave(replicas, dim=0)
             wanted = gathered(every, mode, period, iterations, replicas)
         actual = executor.getAnchoredTensor(name)

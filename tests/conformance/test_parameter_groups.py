@@ -16,7 +16,7 @@ from poptorch_emu.optim.optimizer_warnings import warn_once
 
 pytestmark = pytest.mark.feature("Parameter groups", fidelity="exact")
 
-# Class, arguments of all groups, and what two groups have of their own.
+# Class, arguments of all groups, and different arguments for each of two groups.
 _SAME_AS_TORCH: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "sgd": (
         "SGD",

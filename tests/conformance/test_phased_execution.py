@@ -70,7 +70,8 @@ def test_liveness_when_phases_are_parallel_then_serial_only_ones_raise(name: str
         compiled(strategy)
 
 
-# Spaced by 1, 1, 2 and 4; three empty phases when tensors leave; one when backward is separate.
+# Phases are spaced by 1, 1, 2 and 4. Three phases stay empty when tensors leave, and one stays
+# empty when backward is separate.
 @pytest.mark.parametrize(
     ("liveness", "is_separate", "forward", "backward"),
     [
@@ -129,7 +130,7 @@ def serial(liveness: str, change=lambda options: None, *, is_training: bool = Tr
 
 
 def of_phases(plan) -> tuple[int, int]:
-    """Returns the remote bytes of weights, and of what goes from one phase to another."""
+    """Returns the remote bytes of weights, and of values that cross from one phase to another."""
     kinds = (Content.WEIGHT, Content.CHANNEL)
     weights, channels = (plan.num_bytes(content=kind, store=Store.REMOTE) for kind in kinds)
     return weights, channels
@@ -141,7 +142,7 @@ def of_phases(plan) -> tuple[int, int]:
         ("AlwaysLive", 0, 0),
         ("OffChipAfterFwd", 3 * WEIGHT, 0),
         ("OffChipAfterFwdNoOverlap", 3 * WEIGHT, 0),
-        # Two activations go up and two gradients down.
+        # Two activations go to later phases in forward, and two gradients in backward.
         ("OffChipAfterEachPhase", 3 * WEIGHT, 4 * ITEM),
     ],
 )

@@ -1,4 +1,4 @@
-"""What `_debugGetPopartIR` returns: the operations of each graph, stashes included."""
+"""The result of `_debugGetPopartIR`: operations of each graph, including stashes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def count(operations: list[Any], kind: str) -> int:
 
 @pytest.mark.parametrize(("marks", "stashes"), [(0, 2), (1, 3), (2, 3)])
 def test_pipeline_that_recomputes_then_stashes_ends_and_checkpoints(marks, stashes) -> None:
-    """The stage's input, what the next IPU gets, and what is marked (hardware.md 3.2)."""
+    """The stage's input, its values for the next IPU, and marked values (hardware.md 3.2)."""
     main = graphs(poptorch.trainingModel(Stages(marks), options()), X, Y)["maingraph"]
     assert count(main, "Stash") == count(main, "Restore") == stashes
     stashed = {each["inputs"][0] for each in main if each["type"] == "Stash"}

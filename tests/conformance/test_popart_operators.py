@@ -24,7 +24,7 @@ TEXTS = torch.tensor([[1, 2], [3, 1]])
 
 @dataclass
 class Case:
-    """An operator, its inputs, and what PyTorch makes of them."""
+    """An operator, its inputs, and its result in PyTorch."""
 
     name: str
     expected: Callable
@@ -223,7 +223,7 @@ def test_all_reduce_of_one_replica_when_grouped_then_is_the_input() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_operator_when_run_then_equals_pytorch(case: Case) -> None:
-    if case.name == "CumSum":  # Its axis is an input, which has to be known.
+    if case.name == "CumSum":  # The axis is an input, whose value must be known.
         (result,) = run(lambda x: _call(case, x, torch.tensor(1)), X)
     else:
         (result,) = run(lambda *inputs: _call(case, *inputs), *case.inputs)

@@ -1,4 +1,4 @@
-"""Who reaches the network, and does not have the secret of a launch, changes nothing of it."""
+"""Someone on the network without the secret of a launch can change nothing."""
 
 from __future__ import annotations
 

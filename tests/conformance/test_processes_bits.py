@@ -13,8 +13,8 @@ from support.processes import finish, results_of, start
 
 feature = pytest.mark.feature("popdist.poptorch.Options", fidelity="exact")
 SCRIPT = process_training.__file__
-# The sums and shares of each way to add gradients up; that there are more processes or replicas
-# concerns no more than these. The rest is trained by two processes with two replicas each.
+# Cases for each way to add up gradients. More processes or replicas can affect only these, so all
+# other cases run on two processes with two replicas each.
 FEW = (
     *("sgd2", "clipped2", "lamb2", "dropout", "loss scale", "exchanging2"),
     *("sharded2", "sharded lamb2"),
@@ -36,7 +36,7 @@ def train(
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What one process with all replicas gets."""
+    """The results of one process with all replicas."""
     cases: dict[int, Sequence[str]] = {}
     for num_processes, _, of_group in GROUPS.values():
         for local, names in of_group.items():
@@ -45,7 +45,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return train(tmp_path_factory.mktemp("alone"), 1, cases)[0]
 
 
-# Processes, workers of each, and what they train by how many replicas each has.
+# For each group: number of processes, workers of each, and the cases by replicas of a process.
 GROUPS: dict[str, tuple[int, int, Mapping[int, Sequence[str]]]] = {
     "2": (2, 1, {1: FEW, 4: FEW}),
     "2-workers": (2, 4, {2: ALL}),
@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[int, int, Mapping[int, Sequence[str]]]] = {
 
 @pytest.fixture(scope="module", params=GROUPS.values(), ids=list(GROUPS))
 def together(request: Any, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
-    """What several processes get: for each training its case, and the results of each process."""
+    """For each training: its case, and the results of each process."""
     num_processes, workers, cases = request.param
     results = train(tmp_path_factory.mktemp("together"), num_processes, cases, workers)
     return [

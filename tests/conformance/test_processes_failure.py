@@ -24,9 +24,9 @@ SCRIPT = failing_processes.__file__
 HOST = re.escape(socket.gethostname())
 
 
-# A process that ends holds its connections until Python has taken itself down.
+# A process that ends keeps its connections until Python has completed its exit.
 SECONDS = {"end": 15.0}
-# On a machine that is busy with others the first try may be late.
+# On a busy machine the first try may be too slow.
 NUM_TRIES = 3
 
 
@@ -60,7 +60,7 @@ def in_time(attempt: Callable[[Path], float], limit: float, folder: Path) -> boo
 
 @pytest.fixture(scope="module", autouse=True)
 def with_a_silent_one(tmp_path_factory) -> Iterator[tuple[list[Process], Path]]:
-    """Processes of which one falls silent, and their folder: the other tests run meanwhile."""
+    """Two processes, one of which stops answering, and their folder. Other tests run meanwhile."""
     folder = tmp_path_factory.mktemp("silent")
     processes = start(SCRIPT, ["stop", str(folder)], 2, 1, {"POPTORCH_EMU_TIMEOUT": "8"})
     yield processes, folder
@@ -187,7 +187,7 @@ def children_that_run(mark: str) -> list[str]:
 
 @launcher_feature
 def test_poprun_when_it_is_killed_then_leaves_no_child(tmp_path):
-    # What /proc says of a process that is just being started changes: each tells that it runs.
+    # /proc shows other text while a process starts, so each process writes a file when it runs.
     code = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(100)"
     launcher = subprocess.Popen(
         [sys.executable, "-m", "poptorch_emu.poprun", "--num-instances", "2",

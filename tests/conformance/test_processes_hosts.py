@@ -241,7 +241,8 @@ def test_poprun_of_an_unchanged_program_with_loader_and_checkpoint(tmp_path):
     assert lines == [f"[{index}] DONE 4 True 0.5" for index in (0, 1)]
 
 
-# Its group is that which the connection makes, or one of its own, which it still uses at its end.
+# The group is the one that the connection creates, or one of the program's own. The program still
+# uses the group at its exit.
 SUMS_AT_THE_END = """
 import atexit, pathlib, sys, torch
 import torch.distributed as dist

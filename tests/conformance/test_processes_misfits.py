@@ -36,7 +36,7 @@ def messages(way: str, folder: Path) -> tuple[str, str]:
 
 @dataclass
 class Waiting:
-    """Processes, of which one waits for its timeout, by what is wrong; and the port in use."""
+    """Processes that wait for a timeout, by their fault, and a port that is in use."""
 
     processes: dict[str, list[Process]]
     folders: dict[str, Path]

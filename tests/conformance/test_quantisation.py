@@ -45,7 +45,8 @@ def prepared(backend: str, is_fused: bool) -> nn.Module:
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])  # Per channel, per tensor.
+# fbgemm quantises per channel, and qnnpack per tensor.
+@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
 def test_model_that_is_prepared_when_trained_then_weights_and_observers_are_those_of_pytorch(
     backend: str, is_fused: bool
 ) -> None:

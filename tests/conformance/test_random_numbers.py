@@ -16,7 +16,7 @@ scipy_stats = pytest.importorskip("scipy.stats")
 pytestmark = pytest.mark.feature("Random numbers", fidelity="exact")
 
 SIZE = 20_000
-# At fixed seeds these tests either pass or fail for ever; a fair generator fails one in a million.
+# With a fixed seed a test either passes or fails forever. A fair generator fails one in a million.
 SMALLEST_P = 1e-6
 
 _CONTINUOUS = {

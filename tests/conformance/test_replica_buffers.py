@@ -30,7 +30,7 @@ class Normed(nn.Module):
 
 
 class Counter(nn.Module):
-    """Counts micro-batches in a buffer, or in a parameter, and weighs them by what it sees."""
+    """Counts micro-batches in a buffer or a parameter, weighted by their inputs."""
 
     def __init__(self, *, in_parameter: bool = False) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def test_in_place_update_when_buffers_are_broadcast_then_refused(in_parameter: b
 
 
 def _undecided(replicas: int) -> poptorch.Options:
-    """Returns options on which nobody called `broadcastBuffers`."""
+    """Returns options without a call of `broadcastBuffers`."""
     options = poptorch.Options().replicationFactor(replicas).showCompilationProgressBar(False)
     return options.outputMode(poptorch.OutputMode.All)
 

@@ -28,7 +28,7 @@ class Exchanging(torch.nn.Module):
         self.num_replicas = len(values)
 
     def forward(self) -> Any:
-        # Of a replica, the parameter has no leading axis any more.
+        # Each replica sees its own entry of the parameter, without the leading axis.
         out = self.exchange(self.X, self.num_replicas)
         return out, poptorch.identity_loss(out.square(), reduction="sum")
 
@@ -105,7 +105,7 @@ def test_exchange_of_a_number_then_a_vector_is_gathered() -> None:
     assert torch.equal(model(torch.tensor([[1.0], [2.0]])), torch.tensor([1.0, 2.0, 1.0, 2.0]))
 
 
-# Of PopART's enumeration of recomputations.
+# Value in PopART's enumeration `RecomputationType`.
 RECOMPUTE_ALL = 4
 MANY = [("gather", "all to all"), ("reduce", "identical"), ("sum of gradients",)]
 
@@ -256,7 +256,7 @@ def test_all_reduce_of_popart_then_has_no_gradient() -> None:
 
 
 class Product(torch.nn.Module):
-    """A product of matrices of which each replica has its own part."""
+    """A product of two matrices; each replica has its own part of both."""
 
     def __init__(self, function: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ def test_product_of_equal_rows_and_own_columns_then_columns_of_the_whole() -> No
     out, gradients = gradients_of(module, ("Y",))
     torch.testing.assert_close(torch.cat(out, dim=1), X @ Y)
     of_x, of_y = whole_gradients(2)
-    # On each replica it is the sum over all already.
+    # The gradient on each replica is already the sum over all replicas.
     for local in gradients["X"]:
         torch.testing.assert_close(local, of_x)
     torch.testing.assert_close(torch.cat(gradients["Y"], dim=1), of_y)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.feature("replicaGrouping", fidelity="exact")
 REPLICAS, ROWS = 4, 3
 ONE, ALL = VariableRetrievalMode.OnePerGroup, VariableRetrievalMode.AllReplicas
 
-# Type, size, and the group of each of four replicas.
+# For each grouping: type, size, and the group of each of four replicas.
 GROUPINGS = [
     (CommGroupType.All, 0, [0, 0, 0, 0]),
     (CommGroupType.Consecutive, 2, [0, 0, 1, 1]),

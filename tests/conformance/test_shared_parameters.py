@@ -27,7 +27,7 @@ class Step(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Its gradient depends on its weight, so training from a stale weight shows."""
+    """A model whose gradient depends on its weight, so that a test detects a stale weight."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()

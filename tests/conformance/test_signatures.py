@@ -188,7 +188,8 @@ AsynchronousDataAccessor(dataset, buffer_size=3, miss_sleep_time_in_ms=0.1, \
 load_indefinitely=True, early_preload=False, sharing_strategy=SharingStrategy.ForkServer, \
 rebatched_size=None)
 """
-# Section 13.2; what PyTorch has added since is taken by keyword, as the reference advises.
+# Section 13.2. Arguments that PyTorch has added since are passed by keyword, as the reference
+# advises.
 OPTIMIZERS = """
 SGD(params, lr, momentum=None, dampening=None, weight_decay=None, nesterov=None, maximize=None, \
 foreach=None, differentiable=None, loss_scaling=None, velocity_scaling=None, \
@@ -250,7 +251,7 @@ _methods_of = {
     poptorch.profiling.Channel("a"): "instrument(obj, *methods)\ntracepoint(name)",
     poptorch.poptorch_core: "ipuHardwareVersion(num_ipus=1)\n_validateOptions(options)",
 }
-# Abstract, or of instances that are dear to make.
+# Classes that are abstract, or whose instances are expensive to create.
 _METHODS_OF_CLASS = {
     poptorch.ICustomArgParser: "yieldTensors(struct)\n"
     "reconstruct(original_structure, tensor_iterator)",

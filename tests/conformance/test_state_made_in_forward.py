@@ -20,7 +20,7 @@ X = torch.randn(3, 4)
 
 
 class Model(nn.Module):
-    """Multiplies by what `make` gives, which may give it to the inner module."""
+    """Multiplies by the result of `make`, which may also assign it to the inner module."""
 
     def __init__(self, make: Callable) -> None:
         super().__init__()
@@ -194,7 +194,8 @@ def test_state_when_it_cannot_be_the_models_then_error_and_the_model_stays_usabl
     assert list(model.state_dict()) == names
     assert copy.deepcopy(model)(X)[0].shape == X.shape
     assert (torch.ones(2) + 1).tolist() == [2, 2]
-    model(X)  # As the text says: what it makes on the CPU is there when it is wrapped.
+    # As the error advises, a call on the CPU creates the state before the model is wrapped.
+    model(X)
     result = poptorch.inferenceModel(model, options())(X)
     torch.testing.assert_close(result, model(X), rtol=1e-4, atol=1e-5)
 

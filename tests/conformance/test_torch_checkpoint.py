@@ -40,7 +40,7 @@ def plain(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def reentrant(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    # PyTorch, not the device, drops all gradients unless an argument has one.
+    # PyTorch, unlike the device, drops all gradients here unless an argument requires one.
     return checkpoint(module, x + module[0].bias, use_reentrant=True)
 
 

@@ -70,7 +70,7 @@ def test_state_when_moved_to_another_executor_then_training_goes_on_exactly(make
     optimizer = make(model.parameters())
     training = train(model, optimizer, data[:4])
     second, fresh = move(model, optimizer, make)
-    training(*data[4])  # The copy was taken before, and does not see it.
+    training(*data[4])  # The copy was made before, so this call does not change it.
     training.destroy()
     train(second, fresh, data[4:]).destroy()
     assert_same_parameters(second, expected, tolerance=0.0)
@@ -99,7 +99,7 @@ def test_state_when_the_wrapper_is_dropped_then_stays_with_the_optimizer(make) -
 def test_state_when_plain_pytorch_goes_on_with_it_then_agrees(make) -> None:
     model, data = Regression(), batches(8)
     if "dampening" in make(model.parameters()).defaults:
-        # The first velocity is another one with dampening: there plain PyTorch trains first.
+        # With dampening the first velocity differs, so plain PyTorch trains on the first batch.
         plain_first, data = data[:1], data[1:]
         first = make(model.parameters())
         train_plain(model, first, plain_first)

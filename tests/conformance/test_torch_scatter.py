@@ -21,7 +21,7 @@ NODES, EDGES, WIDTH = 6, 14, 4
 INDEX = torch.tensor([3, 0, 0, 3, 1, 3, 0, 4, 4, 1, 0, 3, 3, 0])
 POINTERS = torch.tensor([0, 5, 5, 8, 13, 14, 14])
 
-# Of (values of edges, unsorted index, sorted index, pointers).
+# Functions of (values of edges, unsorted index, sorted index, pointers).
 _FUNCTIONS: dict[str, Callable] = {
     **{
         reduce: lambda x, i, s, p, reduce=reduce: torch_scatter.scatter(

@@ -147,7 +147,7 @@ def test_training_when_a_part_is_torchscript_then_equals_plain_pytorch(kind, con
     plain.load_state_dict(model.state_dict())  # Tracing has run the batch norm once.
     plainly_trained(plain)
     trained(model)
-    # Read by TorchScript, without any look of Python's at a weight.
+    # TorchScript reads the weights here; Python has read none since the training.
     torch.testing.assert_close(model.part(X), plain.part(X), rtol=1e-5, atol=1e-6)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-5, atol=1e-6)

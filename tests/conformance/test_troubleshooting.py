@@ -1,4 +1,4 @@
-"""Messages name a section of docs/troubleshooting.md, and there is one for each id."""
+"""Each id in a message has a section in docs/troubleshooting.md, and each section has an id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs change on the host and a compiled model does not see: said once, and only then."""
+"""Changes on the host that a compiled model does not see cause one warning, and only they do."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_scheduler_of_any_kind_when_used_as_documented_then_trains_as_pytorch_an
             reference.zero_grad()
             plain(X).backward()
             reference.step()
-            optimizers[1]._opt_called = True  # The reference's step stands for its own.
+            optimizers[1]._opt_called = True  # The reference has made the step.
             training(X)
             for scheduler in (ours, theirs):
                 scheduler.step(*([1.0] if make is SCHEDULERS["plateau"] else []))

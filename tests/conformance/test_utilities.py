@@ -60,7 +60,7 @@ def test_channel_then_methods_work_on_and_are_logged_when_asked_for(options, mon
     assert worker.add.__doc__ == "Adds."
     names = re.findall(r"loader: (\w+) took [\d.]+ ms", "\n".join(caplog.messages))
     assert names == (["add", "outer"] if options == '{"enable":"true"}' else [])
-    # Of a value that is no JSON one warning tells.
+    # A value that is not JSON causes one warning.
     assert len(caplog.messages) == len(names) + (options == "not json")
 
 
@@ -197,8 +197,8 @@ def test_profile_when_the_model_ends_then_is_written(end, tmp_path):
         torch.nn.Linear(2, 2), options.showCompilationProgressBar(False)
     )
     model(torch.ones(1, 2))
-    # What is known before anything runs is there at once, should the process be killed.
-    # The database has a log beside it while it is written to.
+    # Figures that are known before a run are stored at once, in case the process is killed. The
+    # database has a log beside it while it is written.
     names = {path.name for path in (tmp_path / "mine").iterdir()}
     assert {"profile.pop"} <= names <= {f"profile.pop{end}" for end in ("", "-wal", "-shm")}
     if end == "drop":

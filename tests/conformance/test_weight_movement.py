@@ -25,7 +25,7 @@ def model_if_needed(executor, model) -> None:
     assert model.copyWeightsToHostIfNeeded() is False
 
 
-# api.md §16.5 and §16.6: what brings the trained weight (1 - 0.5 = 0.5) back to the host.
+# Calls that bring the trained weight (1 - 0.5 = 0.5) back to the host (api.md §16.5, §16.6).
 DOWNLOADS = {
     "copyWeightsToHost": download,
     "copyWeightsToHostIfNeeded": if_needed,
@@ -56,7 +56,7 @@ def test_event_when_trained_then_brings_the_weights_to_the_host(event) -> None:
     assert (host_value(weight), host_value(seen)) == (0.5, 1.0)
 
 
-# What gives a value written on the host after compilation to the device.
+# Calls after a write on the host, each with whether it sends the value to the device.
 UPLOADS = {
     "nothing": (lambda executor, model: None, False),
     "compile": (lambda executor, model: executor.compile(X), False),

@@ -143,5 +143,5 @@ def test_script_when_the_model_trains_on_and_is_read_then_has_the_weights_of_eac
     script, expected = torch.jit.script(model.first), torch.jit.script(twin.first)
     for _ in range(2):
         step()
-        model.last.bias.sum()  # TorchScript shares the memory, so any look at the model is enough.
+        model.last.bias.sum()  # TorchScript shares the memory, so reading any tensor is enough.
         torch.testing.assert_close(script(X), expected(X), rtol=1e-5, atol=1e-5)

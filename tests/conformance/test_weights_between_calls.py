@@ -1,4 +1,4 @@
-"""What users do to weights between calls (spec, semantics 8.1, 8.2; api 16.5)."""
+"""Users' changes of weights between calls (spec, semantics 8.1, 8.2; api 16.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wrapping for training does to the user's model (api.md §16.2)."""
+"""Effects of wrapping for training on the user's model (api.md §16.2)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def check(state, expected) -> None:
         torch.testing.assert_close(state[name], value)
 
 
-# Each way to look at a trained model, as a state dict.
+# Ways to look at a trained model, each of which returns a state dict.
 VIEWS = {
     "state_dict": lambda model: model.state_dict(),
     "deepcopy": lambda model: copy.deepcopy(model).state_dict(),

@@ -1,4 +1,4 @@
-"""What is given to a public function and is nothing it takes ends in an error that says so."""
+"""Wrong arguments of public functions cause errors that name them."""
 
 import logging
 

@@ -115,7 +115,7 @@ LAUNCHED = {"POPDIST_NUM_TOTAL_REPLICAS": "4", "POPDIST_NUM_LOCAL_REPLICAS": "1"
 BY_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2"}
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
 
-# What is done with which values of a variable, in which environment.
+# For each variable: the action that reads it, wrong values, and further variables to set.
 CASES: dict[str, tuple[Callable[[], object], tuple[str, ...], dict[str, str]]] = {
     "POPTORCH_EMU_SYSTEM": (run, ("mk9", "mk2-pod16 "), {}),
     "POPTORCH_EMU_OOM": (run, ("maybe", "WARN"), {}),
@@ -187,7 +187,8 @@ CASES: dict[str, tuple[Callable[[], object], tuple[str, ...], dict[str, str]]] =
     "KERAS_BACKEND": (import_keras, ("abc",), {}),
     "POPTORCH_EMU_DATASETS": (load_digits, ("", "no/such/folder"), {}),
 }
-# A list of folders; what is only written; what is "True" or not, as torch.distributed has it.
+# Variables without wrong values: lists of folders, variables that are only written, and flags that
+# torch.distributed compares with "True".
 WITHOUT_WRONG_VALUES = {
     *("PYTHONPATH", "RDMAV_FORK_SAFE", "TORCHELASTIC_USE_AGENT_STORE"),
     *("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"),
@@ -209,7 +210,7 @@ def test_variable_when_its_value_means_nothing_then_is_named(
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     for each, text in {**others, name: value}.items():
         monkeypatch.setenv(each, text)
-    # These are warned of once in a process.
+    # Each process warns about these only once, so the test forgets earlier warnings.
     libpvti._options_of.cache_clear()
     monkeypatch.setattr(folder, "_useless", set())
     said = []

@@ -50,7 +50,7 @@ STRATEGIES = {
     "parallel phases": parallel,
 }
 KINDS = ("Activation", "Weight", "Optimizer", "Accumulator")
-# Replicas, and whether tensors are cut over them; a single one has nothing to cut.
+# (replicas, whether tensors are sharded over them). A single replica has nothing to shard.
 REPLICAS = [(1, False), (2, False), (2, True), (4, True)]
 CASES = [
     (strategy, *replicas, recompute, off_chip)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.feature("In-place operations", fidelity="exact")
 
 
 class Model(nn.Module):
-    """Looks rows up, multiplies them, and compares the result with what it should be."""
+    """Looks rows up, multiplies them, and compares the result with a target."""
 
     def __init__(self, max_norm: float | None = None) -> None:
         super().__init__()

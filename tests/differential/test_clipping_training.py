@@ -20,11 +20,11 @@ import poptorch_emu as poptorch
 
 pytestmark = pytest.mark.feature("max_grad_norm", fidelity="exact")
 
-# The first updates of the MLP have norms of about 0.3 to 0.6: this limit bites at some of them.
+# The first updates of the MLP have norms of about 0.3 to 0.6, so this limit clips some of them.
 LIMIT = 0.4
 
 
-# One rule with all layouts, and each rule with one of them.
+# One optimiser with all layouts, and each other optimiser with one layout.
 CASES = [
     *itertools.product(["SGD"], [1, 2, 4], [1, 4], [1, 2]),
     *itertools.product(["Adam", "AdamW"], [2], [4], [2]),
@@ -70,7 +70,7 @@ def test_clipping_when_pipelined_over_four_ipus_then_equals_plain_pytorch() -> N
 
 
 def _first_change(limit: float, loss_scaling: float) -> torch.Tensor:
-    """Returns the norm of what one update of plain gradient descent with rate 1 changes."""
+    """Returns the norm of the change by one update of plain gradient descent with rate 1."""
     torch.manual_seed(7)
     model = FAMILIES["mlp"].make(2)
     before = copy.deepcopy(model.state_dict())
@@ -134,7 +134,7 @@ def test_clipping_when_loss_is_scaled_then_adaptive_rules_do_not_depend_on_the_s
             for is_matrix in (True, False)
         ]
         optimizer = getattr(poptorch.optim, name)(groups, loss_scaling=scaled[0], **ADAPTIVE[name])
-        optimizer.max_grad_norm = 0.1  # RMSprop takes no such argument.
+        optimizer.max_grad_norm = 0.1  # The constructor of RMSprop has no such argument.
         if len(set(scaled)) > 1:
             optimizer.variable_attrs.markAsVariable("loss_scaling")
         found.append(_weights(trained, optimizer, scaled))

@@ -114,7 +114,7 @@ WAYS = (
     halving,
     removing,
 )
-# Where the module that is computed again is used besides.
+# Models, by the place where they also use the recomputed module.
 USES: dict[str, Callable] = {
     "alone": lambda m, x, give: m.c(Again.apply(m.a(x), m.deep, give)),
     "before": lambda m, x, give: m.c(Again.apply(m.b(m.a(x)), m.b, give)),

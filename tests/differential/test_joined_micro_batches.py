@@ -143,7 +143,7 @@ def test_replicas_however_they_are_cut_then_have_the_same_bits(ipus) -> None:
 
 
 class Noise(nn.Module):
-    """What each row gets depends on random numbers alone."""
+    """A model whose results depend on random numbers alone."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# PyTorch's own test tools need it.
+# PyTorch's own test tools import this package.
 pytest.importorskip("expecttest")
 
 from opinfo.cases import cases, names

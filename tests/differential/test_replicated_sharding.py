@@ -18,7 +18,7 @@ pytestmark = pytest.mark.feature("Replicated tensor sharding", fidelity="exact")
 
 KINDS = ("Weight", "Optimizer", "Accumulator")
 SUBSETS = [(), *((kind,) for kind in KINDS), KINDS]
-# Every rule with everything cut; one rule with all numbers of replicas and each kind.
+# One optimiser with all numbers of replicas and each kind of tensor; the others with few of them.
 CASES = [
     *itertools.product(["AdamW"], [1, 2, 4], SUBSETS),
     *itertools.product(["SGD", "Adam", "RMSprop", "LAMB"], [4], [KINDS]),

@@ -150,7 +150,7 @@ def test_stash_when_sharded_then_a_replica_holds_what_the_plan_says(
     (cut,) = stashes(training, is_shard=True)
     assert cut.item_bytes == -(-WIDTH // replicas) * 4
     assert cut.copies == 2 * (2 - 1) + 1
-    # One link is cut; the most that a replica's end of it ever held is what was planned.
+    # One link is sharded. The planned bytes equal the most that its end on a replica ever held.
     peaks = training._session._executor.link_peaks()
     assert cut.num_bytes in [num_bytes for _, num_bytes in peaks]
     (whole,) = [s for s in stashes(training, is_shard=False) if s.name == cut.name]

@@ -48,7 +48,7 @@ def of_family(name: str, schedule: object, *changes: Change) -> list[torch.Tenso
 
 @functools.cache
 def grouped(name: str) -> list[torch.Tensor]:
-    """Returns what PopTorch's own pipeline gives, of which the tests change nothing."""
+    """Returns the results with PopTorch's own pipeline. Tests must not change them."""
     return of_family(name, "grouped")
 
 
@@ -62,7 +62,8 @@ def assert_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> Non
     ("family", "order"),
     [
         *((family, "schedule") for family in FAMILIES),
-        # Where each micro-batch runs through all stages by itself, tables order little.
+        # Tables change little in this order, in which a micro-batch runs through all stages by
+        # itself.
         *((family, "micro-batches") for family in ("resnet", "transformer")),
     ],
 )

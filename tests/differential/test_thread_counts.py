@@ -11,7 +11,7 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import _C
 
-STEPS, BATCH = 64, 16  # Products of that many rows have other bits in MKL on several threads.
+STEPS, BATCH = 64, 16  # With so many rows, products of MKL have other bits on several threads.
 
 
 class Classifier(torch.nn.Module):
@@ -35,7 +35,7 @@ def _threads_of_before() -> Iterator[None]:
 
 
 def trained(num_threads: int, *, shares_work: bool = True) -> list[torch.Tensor]:
-    """Returns the weights after eight updates, of which some ran on all threads and some on one."""
+    """Returns the weights after eight updates, some on all threads and some on one thread."""
     torch.set_num_threads(num_threads)
     _C.set_shares_work(shares_work)
     torch.manual_seed(1)

@@ -17,7 +17,7 @@ import poptorch_emu as poptorch
 pytestmark = pytest.mark.feature("Training equals plain PyTorch", fidelity="exact")
 
 
-# Strategy and stages; accumulation and device iterations.
+# Strategies with numbers of stages; accumulation factors with device iterations.
 CUTS = list(itertools.product(["pipelined", "sharded"], [1, 2, 4]))
 WINDOWS = list(itertools.product([1, 3, 8], [1, 4]))
 
@@ -31,7 +31,7 @@ def is_refused(cut: tuple[str, int], window: tuple[int, int]) -> bool:
 def cases_of(family: str, number: int) -> Iterator[tuple[str, str, int, int, int]]:
     """Yields each cut with two windows, for the first and smallest family with all.
 
-    How micro-batches are counted and stages take turns does not depend on their operations.
+    The windows do not depend on the operations, so one family is enough.
     """
     for place, cut in enumerate(CUTS):
         windows = WINDOWS

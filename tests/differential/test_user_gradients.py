@@ -60,7 +60,7 @@ class OfModule(torch.autograd.Function):
 
 
 class UnusedResult(torch.autograd.Function):
-    """Is told which of its results nobody used, and which gradients nobody wants."""
+    """Has a gradient formula that asks for unused results and for unneeded gradients."""
 
     @staticmethod
     def forward(ctx, x, weight, scale):
@@ -166,10 +166,10 @@ def compile_in_place(model: Stages) -> None:
 
 
 @pytest.mark.feature("torch.compile in forward", fidelity="accepted")
-@pytest.mark.filterwarnings("ignore")  # PyTorch warns of hooks, and of itself.
+@pytest.mark.filterwarnings("ignore")  # PyTorch warns about hooks and about itself.
 @pytest.mark.parametrize("change", [compile_a_part, compile_in_place])
 def test_module_that_torch_compiles_then_runs_as_it_is_written(change) -> None:
     try:
         train_both(change)
-    finally:  # Dynamo switches the checks of distributions off, and leaves them so.
+    finally:  # Dynamo turns the checks of distributions off.
         torch.distributions.Distribution.set_default_validate_args(__debug__)

@@ -13,7 +13,7 @@ from poptorch_emu import emulator
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "poptorch_emu").rglob("*.py"))
-# What each example may use, as docs/api/index.md says.
+# Names that each example may use, as docs/api/index.md says.
 GIVEN = {"torch": torch, "poptorch": poptorch_emu, "emulator": emulator}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_NDIFF
 
@@ -31,7 +31,7 @@ def failures_of(docstring: str, name: str) -> str:
 
 
 def docstrings_with(mark: str) -> list[tuple[str, str]]:
-    """Returns the names of what has a docstring with `mark` in it, and the docstrings."""
+    """Returns the docstrings that contain `mark`, each after the name of its owner."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     found = []
     for path in FILES:

@@ -35,7 +35,7 @@ def asked_for(node: ast.AST, helpers: dict[str, list[int]]) -> list[ast.expr]:
 
 
 class Names:
-    """What names stand for: constants of all modules, and loops over tuples of them."""
+    """Values of names: constants of all modules, and loops over tuples of constants."""
 
     def __init__(self, trees: list[ast.Module], asking: list[ast.Module]) -> None:
         self.of: dict[str, set[str]] = {}

@@ -80,7 +80,7 @@ def test_memory_then_is_that_of_the_file(benchmarks, name) -> None:
     assert {key: str(value) for key, value in figures.items()} == rows_of("memory")[name]
 
 
-# Those that change one of the rows above most.
+# Constants whose largest effect is on a step time.
 CONSTANTS = [line for line in lines_of("constants") if line["most changed"] in TIMES]
 
 

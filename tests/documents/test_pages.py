@@ -1,4 +1,4 @@
-"""What a page of docs/ shows runs from top to bottom, and prints what stands below it.
+"""The blocks of a page in docs/ run from top to bottom, and print the text below them.
 
 `pytest tests/documents --update-golden` writes what it prints into the pages.
 """
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(page.read_text())]
-# Packages that a page is about, which need not be there.
+# Optional packages that a page needs.
 NEEDED = {
     "docs/guide/keras.md": "keras",
     "docs/keras.md": "keras",
@@ -48,7 +48,7 @@ def test_page_when_its_code_runs_then_it_prints_what_the_page_says(
     for module_name in POPDIST:
         target = f"poptorch_emu.companions.{module_name}"
         monkeypatch.setitem(sys.modules, module_name, importlib.import_module(target))
-    # As torchrun does, for one process.
+    # Variables that torchrun sets for a single process.
     launcher = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     if name == "docs/export.md":
         for variable, value in launcher.items():
@@ -111,7 +111,7 @@ def test_readme_then_has_two_screens_before_its_documents() -> None:
 
 
 def test_output_when_it_differs_then_it_is_found_and_written(tmp_path: Path) -> None:
-    """A page of two blocks, of which one says what it prints, and says it wrongly."""
+    """A page of two blocks; the output that is written below the second one is wrong."""
     page = tmp_path / "page.md"
     page.write_text(
         "# P\n\n```python\nx = 6\n```\n\nThen\n\n```python\nprint(x * 7)\n```\n\n```text\n41\n```\n"

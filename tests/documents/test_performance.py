@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Those of `fidelity_` are predictions: they have no machine and no date.
+# Files of measurements. Files that begin with `fidelity_` contain predictions, which have no
+# machine and no date.
 FILES = sorted(
     path
     for path in (ROOT / "benchmarks" / "results").glob("*.csv")
     if not path.name.startswith("fidelity_")
 )
 FIGURE = re.compile(r"-?\d+(\.\d+)?( to -?\d+(\.\d+)?)?")
-# Columns of words; all others are figures.
+# Columns that contain words; all others contain figures.
 WORDS = {
     *("date", "machine", "commit", "torch", "dtype", "workload", "model", "note", "kept", "area"),
     *("lever", "where", "subject", "quantity", "unit", "role", "kernel", "processor", "packing"),

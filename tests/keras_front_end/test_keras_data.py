@@ -160,7 +160,7 @@ def map_forever(function):
 
 
 def given(data):
-    """Returns the arguments with which Keras receives some data."""
+    """Returns the arguments of Keras's methods for some data."""
     return data if isinstance(data, tuple) else (data,)
 
 

@@ -19,7 +19,7 @@ Method = ipu.keras.ReplicatedMetricReductionMethod
 
 
 class Steps(keras.callbacks.Callback):
-    """Records the steps for which it is called."""
+    """Records the steps of its calls."""
 
     def __init__(self) -> None:
         super().__init__()

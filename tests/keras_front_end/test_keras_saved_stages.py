@@ -1,4 +1,4 @@
-"""Models in stages that are saved and loaded, and what layers assign outside of training."""
+"""Saved and loaded models with stages, and assignments of layers outside of training."""
 
 from __future__ import annotations
 

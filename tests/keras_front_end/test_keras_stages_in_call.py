@@ -19,7 +19,7 @@ Stage = ipu.keras.PipelineStage
 
 
 class Network(keras.Model):
-    """Two dense layers, the second of which also reads the input of the first."""
+    """Two dense layers; the second one also reads the input of the first one."""
 
     def __init__(self, has_stages: bool) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Read, not imported: the engine need not be built in the source tree.
+# The version is read, not imported, because the engine need not be built in the source tree.
 __version__ = runpy.run_path(str(ROOT / "poptorch_emu/version.py"))["__version__"]
 HEADING = re.compile(r"^## (\d+\.\d+\.\d+), (not released yet|\d{4}-\d\d-\d\d)$")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# The sdist's own, and what concerns the repository alone.
+# Files that only the sdist contains, and files that only the repository contains.
 MADE = {"PKG-INFO", "setup.cfg"}
 LEFT_OUT = (".ci/", ".github/", ".gitignore", ".pre-commit-config.yaml", "MANIFEST.in")
 STRAY = [

@@ -21,13 +21,13 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-# Read, not imported: the engine need not be built in the source tree.
+# The version is read, not imported, because the engine need not be built in the source tree.
 __version__ = runpy.run_path(str(ROOT / "poptorch_emu/version.py"))["__version__"]
 VERSION = "_{}_{}".format(*torch.__version__.split("."))
 OBJECTS = Path("build", f"objects{VERSION}")
 pytestmark = pytest.mark.slow
 
-# Where the package is, and what `python -m poptorch_emu` prints with the same words.
+# Prints the path of the package, and the output of `python -m poptorch_emu` for the same arguments.
 TELLING = """
 import runpy, poptorch_emu
 print(poptorch_emu.__file__, flush=True)
@@ -39,7 +39,8 @@ def _run(*command: object, cwd: Path) -> str:
     """Returns what a command prints, run where no variable leads to the source tree."""
     hidden = ("PYTHON", "POPTORCH", "POPLAR")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
-    # Another ninja than that of the build in place would not know its objects.
+    # The first ninja on the path is that of the build in place, because another would not know its
+    # objects.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         [str(word) for word in command],
@@ -61,7 +62,7 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if not list((ROOT / OBJECTS).rglob("*.o")):
         pytest.skip("the engine was not built in place; `make test-wheel` builds a wheel")
     folder = tmp_path_factory.mktemp("built")
-    # Workers of one run share the objects, and ninja takes no lock.
+    # Workers of one test run share the objects, and ninja locks nothing.
     with (ROOT / OBJECTS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _run(
@@ -83,7 +84,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    # Folders of packages alone: what an editable install adds to the path is the source tree.
+    # Folders of installed packages only, because an editable install adds the source tree to the
+    # path.
     others = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (packages / "others.pth").write_text("\n".join(others) + "\n")
     python = folder / "venv" / "bin" / "python"
@@ -107,7 +109,7 @@ def test_wheel_then_holds_the_package_its_pages_types_and_licences_alone(wheel: 
         if path.is_file() and path.suffix not in (".so", ".pyc")
     }
     assert "poptorch_emu/py.typed" in ours and "poptorch_emu/report/page/page.css" in ours
-    ours.add("poptorch_emu/troubleshooting.md")  # From the documents.
+    ours.add("poptorch_emu/troubleshooting.md")  # Copied from docs/.
     assert {name for name in names if not name.startswith(info)} - engines == ours
     licences = {name.removeprefix(f"{info}/licenses/") for name in names if "/licenses/" in name}
     charts = "poptorch_emu/report/page/echarts/"

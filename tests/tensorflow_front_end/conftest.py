@@ -1,4 +1,4 @@
-"""What the tests of TensorFlow's names share: iterators for which TensorFlow tunes nothing."""
+"""Shared by the tests of TensorFlow's names: data sets that TensorFlow does not tune."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="package", autouse=True)
 def _untuned() -> Iterator[None]:
-    """Has no thread of TensorFlow tune an iterator: one that goes waits seconds for that thread."""
+    """Turns the tuning of iterators off, because a freed iterator waits seconds for its tuner."""
     tf = pytest.importorskip("tensorflow")
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 

@@ -385,7 +385,7 @@ def test_iterator_when_two_threads_run_loops_then_each_element_is_used_once() ->
 
 
 def numbers_of(strategy, dataset):
-    """Returns a function that runs so many iterations and returns what each read."""
+    """Returns a function that runs `count` iterations and returns their elements."""
     with strategy.scope():
         queue, iterator = Queue(), iter(dataset.map(lambda x: tf.cast(x, tf.int32)))
 
@@ -473,7 +473,8 @@ def test_data_when_they_read_a_variable_then_each_run_sees_what_was_assigned_bef
     factor = tf.Variable(1, dtype=tf.int64)
     data = tf.data.Dataset.range(20).map(lambda x: x * factor)
     options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False  # They read ahead, too.
+    # TensorFlow's own optimisations would also read ahead.
+    options.experimental_optimization.apply_default_optimizations = False
     run = numbers_of(programs.strategy(), data.with_options(options))
     assert run(3) == [0, 1, 2]
     factor.assign(10)

@@ -15,7 +15,7 @@ from poptorch_emu.keras import ipu  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: IPUStrategy.run", fidelity="exact")
 
-# Sums in another order; what Adam divides by a small root counts more.
+# Tolerance for sums in another order, which Adam enlarges by dividing by small roots.
 NEAR = 2e-6
 optimizers = keras.optimizers
 Queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue
@@ -65,7 +65,7 @@ def test_loop_then_trains_as_eager_keras_does(model, optimizer, replicas: int) -
                 queue.enqueue(train(*next(iterator)))
 
         losses = []
-        for _ in range(2):  # The second run goes on.
+        for _ in range(2):  # The second run continues the training.
             strategy.run(loop, args=[iterator, count])
             losses += list(queue.dequeue().numpy().reshape(-1))
     eager, of_host = make(), OPTIMIZERS[optimizer]()
@@ -352,7 +352,7 @@ def test_variables_of_tensorflow_then_are_kept_on_the_device_and_come_back(dtype
         np.testing.assert_array_equal(values["double"].numpy(), 2 * values["counter"].numpy())
         np.testing.assert_array_equal(values["constant"].numpy(), [7] * 5)
         assert int(counter.numpy()) == found[-1]
-        counter.assign_add(100)  # What the host changes meanwhile counts.
+        counter.assign_add(100)  # The next run sees a change by the host.
     assert found == [3, 4, 5, 6, 7, 108, 109, 110, 111, 112]
     sums = programs.arrays(16)[0].reshape(16, 4, 12).sum(axis=1)
     wanted = sum(count * sums[number] for number, count in enumerate(found))

@@ -16,7 +16,7 @@ from poptorch_emu.keras import ipu  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: IPUStrategy.run", fidelity="exact")
 
-COUNT, FAILING = 12, 6  # Elements, and which of them has an infinite number.
+COUNT, FAILING = 12, 6  # Number of elements, and index of the element with an infinite number.
 NEAR = 2e-6
 
 
@@ -81,7 +81,7 @@ def test_loop_when_an_iteration_fails_then_the_updates_before_count(accumulation
     losses = programs.eager_losses(eager, of_host, before)
     check_same_state(eager, of_host, model, optimizer)
     np.testing.assert_allclose(queue.dequeue().numpy(), losses, atol=1e-5)
-    # The next run goes on behind the update that failed.
+    # The next run continues behind the update that failed.
     rest = batches[FAILING + accumulation :]
     of_ipu.run(loop, args=[len(rest)])
     after = [rest[n : n + accumulation] for n in range(0, len(rest), accumulation)]

@@ -48,7 +48,7 @@ REDUCTIONS = (
 OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne matmul".split()
 Calls = dict[str, Callable[..., Any]]
 
-# Of x and y, float32 [4, 6].
+# Functions of x and y, float32 [4, 6].
 CALLS: Calls = {
     "cast": lambda x, y: tf.cast(x * 10, tf.int32),
     "saturate_cast": lambda x, y: tf.saturate_cast(y * 100, tf.int8),
@@ -189,7 +189,7 @@ def test_function_then_returns_what_tensorflow_does(name: str) -> None:
     check_same(CALLS[name], X, Y)
 
 
-# Of symbolic tensors Keras knows shapes and types alone.
+# Functions that need more of a symbolic tensor than its shape and type.
 NOT_SYMBOLIC = {
     "a variable of TensorFlow",
     "map_fn",

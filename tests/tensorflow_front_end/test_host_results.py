@@ -1,4 +1,4 @@
-"""What a program gets that calls a model, or saves it, on the host."""
+"""Results of a program that calls or saves a model on the host."""
 
 from __future__ import annotations
 

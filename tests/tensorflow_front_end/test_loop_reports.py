@@ -1,4 +1,4 @@
-"""What the emulator tells of a loop that ran, and of a model of Keras."""
+"""Reports of the emulator on a loop that ran, and on a Keras model."""
 
 from __future__ import annotations
 

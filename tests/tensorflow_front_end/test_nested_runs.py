@@ -53,7 +53,7 @@ def test_data_when_they_run_a_function_then_the_loop_that_reads_them_says_so(
 
         with pytest.raises(tf.errors.OpError, match="is called by a function of data .*args="):
             strategy.run(loop)
-    # On the host they may, and each element can be passed on.
+    # On the host, functions of data may call `run`, and a program can pass each element on.
     found = [float(strategy.run(double, args=[each])) for each in data]
     assert found == [0, 4, 8, 12]
 

@@ -90,7 +90,7 @@ def test_array_with_a_variable_then_has_its_newest_value(owner) -> None:
 
 
 class Centred(keras.layers.Layer):
-    """Says on which side arrays stand."""
+    """A layer with arrays as left and as right operands."""
 
     def call(self, x):
         mean, width = np.linspace(-1, 1, 12), np.full(12, 2.0)

@@ -1,4 +1,4 @@
-"""Queues by which functions on the IPU send values while they run."""
+"""Queues that send values to the host while functions on the IPU run."""
 
 from __future__ import annotations
 

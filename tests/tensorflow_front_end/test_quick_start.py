@@ -79,7 +79,10 @@ def keras_stage(number: int):
 
 
 def compile_for(model, steps: int, added: int = 1, **settings) -> None:
-    """Compiles; gradients of so many batches are added, so that the rate is divided by it."""
+    """Compiles a model.
+
+    The rate is divided by `added`, the number of batches whose gradients are added.
+    """
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(),
         optimizer=keras.optimizers.SGD(0.2 / added, momentum=0.5),
@@ -139,7 +142,7 @@ def test_pipeline_of_a_model_of_the_library_then_is_cut_by_the_names_of_its_laye
 
     with configured(2).scope():
         keras.utils.set_random_seed(1)
-        # As the library's own are made, with fewer blocks and channels.
+        # The model is built like those of the library, with fewer blocks and channels.
         model = resnet.ResNet(
             blocks, False, True, weights=None, input_shape=(32, 32, 3), classes=CLASSES
         )

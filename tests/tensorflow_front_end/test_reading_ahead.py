@@ -1,4 +1,4 @@
-"""How loops read: several elements at a time, and the next ones while an iteration runs."""
+"""Reading by loops: several elements at a time, and ahead while an iteration runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_long_loop_when_cut_into_pieces_then_trains_as_an_eager_one(replicas: in
 
 
 def test_elements_of_several_kinds_then_arrive_whole_and_in_order() -> None:
-    count = 130  # No multiple of what is read at once.
+    count = 130  # Not a multiple of the elements that are read at once.
     strategy = programs.strategy()
     rows = np.arange(3 * count, dtype=np.float64).reshape(count, 3)
     flags = np.arange(count) % 3 == 0

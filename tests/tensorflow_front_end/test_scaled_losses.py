@@ -25,7 +25,8 @@ def of_keras_3() -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(RATE, loss_scale_factor=SCALE)
 
 
-# How a loop of a program scales with each optimiser, and by what its updates are smaller.
+# For each loop: the optimiser, the method that scales the loss, whether the program unscales the
+# gradients, and the divisor of the updates.
 LOOPS = {
     "Keras 2": (fixed, "get_scaled_loss", True, 1.0),
     "Keras 2, not scaled": (fixed, None, False, 1.0),
@@ -91,7 +92,7 @@ def test_fit_when_the_policy_is_mixed_then_the_scale_of_the_program_is_the_only_
     model.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
     eager = models.compiled(models.mlp(), keras.optimizers.SGD(RATE))
     eager.fit(x, labels, batch_size=4, shuffle=False, verbose=0)
-    assert models.largest_difference(eager, model) < 2e-3  # What float16 rounds.
+    assert models.largest_difference(eager, model) < 2e-3  # float16 rounds.
 
 
 def test_optimizer_when_the_scale_changes_then_is_keras_own_and_fit_names_the_way_out() -> None:

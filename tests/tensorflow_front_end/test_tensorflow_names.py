@@ -19,7 +19,7 @@ pytestmark = pytest.mark.feature("TensorFlow: names", fidelity="exact")
 
 SESSIONS = "tensorflow.python.client.session"
 
-# Forms that public programs use, and what they must mean.
+# Imports in the forms of public programs, and checks of their meaning.
 IMPORTS = """
 from tensorflow.python import ipu
 import tensorflow as tf
@@ -81,7 +81,7 @@ def check(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-# What the program of the runner does first and last; each part prints lines of its own.
+# Prints the default number of threads of TensorFlow, and the number that the program then sets.
 THREADS = """
 import os
 import tensorflow as tf

@@ -30,8 +30,8 @@ def sgd(rate: float = RATE) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(rate, momentum=0.5)
 
 
-# A wrapper, how many batches a replica adds up, and by what the sum over all is divided with R
-# replicas.
+# For each case: the wrapper, the number of batches that a replica adds up, and the divisor of the
+# sum over all replicas.
 WRAPPERS = {
     "sum": (lambda opt: wrap.GradientAccumulationOptimizerV2(opt, 4), 4, lambda replicas: 1),
     "mean": (

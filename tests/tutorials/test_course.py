@@ -122,7 +122,7 @@ def adam(model: nn.Module) -> Any:
     return poptorch.trainingModel(model, made, optimizer)
 
 
-# Each with what the reason must say.
+# For each wrong answer: the exercise, the answer, and a phrase of the reason.
 WRONG: dict[str, tuple[int, Callable[[], Any], str]] = {
     "uncut": (1, lambda: course.Layers(HIDDEN), "use 1 of the 4 IPUs"),
     "two IPUs": (1, lambda: placed(lambda number: number // 4), "use 2 of the 4 IPUs"),

@@ -39,7 +39,7 @@ def run_on_terminal(*arguments: str, cwd: Path | None = None) -> subprocess.Comp
     drawn = bytearray()
 
     def read() -> None:
-        # When nobody has it open any more, a terminal ends with an error.
+        # A terminal raises an error at its end, when no process has it open any more.
         with contextlib.suppress(OSError):
             while piece := os.read(terminal, 4096):
                 drawn.extend(piece)
@@ -83,7 +83,7 @@ def write_idx(path: Path, values: np.ndarray, magic: int) -> None:
 
 
 def write_noise(folder: Path, count: int, suffix: str = "") -> None:
-    """Writes so many random images with random labels."""
+    """Writes `count` random images with random labels."""
     rng = np.random.default_rng(0)
     labels = rng.integers(10, size=count)
     images = rng.integers(256, size=(count, 28, 28))
@@ -91,7 +91,7 @@ def write_noise(folder: Path, count: int, suffix: str = "") -> None:
     write_idx(folder / f"t10k-labels-idx1-ubyte{suffix}", labels, 0x0801)
 
 
-# What each strategy's table of actions has, and what it does not have.
+# For each strategy: cells that its table of actions contains, and cells that it does not.
 SCHEDULES = {"pipelined": ("0F6|0B0", "0F8"), "sharded": ("3F0|3B0", "0F6|0B0")}
 
 

@@ -22,9 +22,9 @@ SOURCES = sorted(
     if path.read_text(encoding="utf-8").startswith("# %% [markdown]")
 )
 NAMES = [source.stem for source in SOURCES]
-# A line `EPOCHS = 10  # in the tests: 1` of a tutorial says what is small enough here.
+# A line `EPOCHS = 10  # in the tests: 1` of a tutorial names the smaller value for the tests.
 SMALL = re.compile(r"^(\w+ = ).*  # in the tests: (.+)$", re.MULTILINE)
-# Packages that a tutorial is about, which need not be there.
+# Optional packages that a tutorial needs.
 NEEDED = {
     "small_transformers": "transformers",
     "keras_quick_start": "keras",
@@ -40,12 +40,12 @@ def notebook_tool() -> types.ModuleType:
     return tool
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Those of other packages.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Other packages cause it.
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_tutorial_when_run_from_top_to_bottom_then_every_cell_works(
     source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a tutorial shows it also asserts, so that a cell fails where its text would be wrong."""
+    """A tutorial also asserts the values that it shows, so that a cell with a wrong text fails."""
     if source.stem in NEEDED:
         pytest.importorskip(NEEDED[source.stem])
     plt.switch_backend("Agg")

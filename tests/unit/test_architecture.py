@@ -67,7 +67,7 @@ ENGINE_USERS = {
 
 MAX_FUNCTION_LINES = 60
 
-# Names of PopTorch's own (api.md, usage census) that begin like private ones.
+# Private names of PopTorch's own (api.md, usage census).
 POPTORCHS_NAMES = {
     "_DistributedOptions",
     "_IExecutionStrategy",
@@ -80,7 +80,7 @@ POPTORCHS_NAMES = {
 }
 ENGINE = "_C"
 
-# What PyTorch and notebooks call so, and the mark that wrapped classes of user models carry.
+# Private names that PyTorch and notebooks define, and the mark of wrapped user classes.
 FOREIGN_ATTRIBUTES = {
     "_inheriting", "_schema", "_metadata", "_fields", "_repr_html_", "_poptorch_link",
 }  # fmt: skip
@@ -126,7 +126,7 @@ def name_of(path: Path) -> str:
 
 
 def faults(find: Callable[[Path], Collection[Any]], paths: Iterable[Path]) -> dict[str, Any]:
-    """Returns what `find` finds in each file, without files in which it finds nothing."""
+    """Returns the findings of `find` by file, without files that have none."""
     found = {str(path.relative_to(ROOT)): find(path) for path in paths}
     return {path: fault for path, fault in found.items() if fault}
 
@@ -140,7 +140,7 @@ def test_modules_when_read_then_import_only_their_floor_or_lower() -> None:
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> str:
-    """Returns a circle of a graph as text; "" if there is none."""
+    """Returns a circle of a graph as text, or "" if there is no circle."""
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> str:
@@ -155,7 +155,7 @@ def circle(graph: Mapping[str, Iterable[str]]) -> str:
 
 
 def room_of(module: str) -> str:
-    """Returns the folder of a module that has a floor; "" for what has no room of its own.
+    """Returns the folder of a module that has a floor; "" for a module without its own room.
 
     That is the top-level folder, but for `update`, whose parts are on three floors.
     """
@@ -289,7 +289,7 @@ def python_functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.name, length
 
 
-# Comments and literals, which may have braces.
+# Comments and literals, which may contain braces.
 CPP_WORDS = re.compile(r"""//.*|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\])'""")
 CPP_SPACES = re.compile(
     r"(template\s*<[^{}]*>\s*)?(inline )?(namespace|class|struct|enum|union|extern)\b"

@@ -1,4 +1,4 @@
-"""What setup.py says where it can't build the engine."""
+"""Messages of setup.py if it can't build the engine."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which engine is loaded for which PyTorch, and what is said where none fits."""
+"""Choice of an engine for the version of PyTorch, and the error if no engine fits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def loader() -> ModuleType:
     spec = importlib.util.spec_from_file_location("loader_of_engines", FOLDER / "_C.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # It puts the engine in the place of the module that is named so.
+    # The module replaces its own entry by the engine.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     assert sys.modules.pop(spec.name) is _C
@@ -64,7 +64,7 @@ def test_engine_when_none_fits_then_the_versions_and_the_command(
 
 
 def test_engine_when_pytorch_was_exchanged_then_what_it_was_built_with(tmp_path) -> None:
-    # An engine that lacks what its PyTorch should have, as an exchanged one would.
+    # This engine cannot be loaded, like an engine that was built with another PyTorch.
     package = tmp_path / "poptorch_emu"
     package.mkdir()
     for path in FOLDER.glob("*.py"):

@@ -1,4 +1,4 @@
-"""What the host says of itself."""
+"""Facts about the host."""
 
 from __future__ import annotations
 

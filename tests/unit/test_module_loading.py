@@ -1,4 +1,4 @@
-"""What most programs never ask for is loaded late, and found all the same."""
+"""Modules that most programs do not need are loaded at their first use."""
 
 from __future__ import annotations
 

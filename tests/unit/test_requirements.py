@@ -1,4 +1,4 @@
-"""The one list of what the tests need: pyproject.toml, read by tools/requirements.py."""
+"""The single list of packages for the tests: pyproject.toml, read by tools/requirements.py."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ def imported_modules() -> Iterator[str]:
 
 
 def test_requirements_of_the_tests_then_cover_every_import():
-    # What a tutorial or a benchmark is about need not be there for its test, which is skipped then.
+    # Other packages are optional: without them, the tests of a tutorial or a benchmark are skipped.
     listed = {re.split("[=<>]", name)[0] for name in printed("test", "notebook", "bench")}
     listed = {name.removesuffix("-cpu") for name in listed}  # Modules have no such suffix.
     distributions = packages_distributions()

@@ -34,8 +34,8 @@ MODULES_IN_FULL = {
         for part in ("", ".collectives", ".sharded", ".sparse")
     },
 }
-# Of these nothing is meant for programs: PopTorch's own files, whose names are on top as well.
-# And the front end for TensorFlow, which the reference has under its own name.
+# Modules without names for programs: PopTorch's own files, whose names are also at the top level,
+# and the front end for TensorFlow, which the reference lists under its own name.
 NOT_LISTED = {"poptorch"} | {
     name for name in MODULES if name.startswith("poptorch.") or "keras" in MODULES[name]
 }

@@ -23,11 +23,11 @@ EXPORTED = [
         "schedules._PipelineScheduleRuntime",
     )
 ]
-# What Python, tqdm and PopTorch call so.
+# Private names that Python, tqdm and PopTorch define.
 OF_OTHERS = {"_DistributedOptions", "_exit", "_fields", "_getframe", "_instances", "_reconstructor"}
 
 
-# The nodes of a file, the tree itself first.
+# The nodes of a file; the first one is the tree itself.
 Nodes = tuple[ast.AST, ...]
 
 

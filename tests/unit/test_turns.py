@@ -1,4 +1,4 @@
-"""The order in which threads get a lock, and what a forked process finds."""
+"""The order in which threads acquire a lock, and the lock's state in a forked process."""
 
 from __future__ import annotations
 

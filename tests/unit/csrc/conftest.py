@@ -1,4 +1,4 @@
-"""Runs tests of the engine in both orders: by the lists, and by micro-batches."""
+"""Runs tests of the engine in both orders: by lists of actions, and by micro-batches."""
 
 import hand_built
 import pytest
@@ -12,6 +12,6 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def order(request, monkeypatch):
-    """Sets in which order executors of hand-built programs run."""
+    """Chooses the order of execution for hand-built programs."""
     follows_lists = getattr(request, "param", "micro-batches") == "lists"
     monkeypatch.setattr(hand_built, "FOLLOWS_LISTS", follows_lists)

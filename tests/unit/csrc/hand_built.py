@@ -19,7 +19,7 @@ def add(program, segment, operator, args, outputs, *, dies=(), debug=None, **kwa
     )
 
 
-# Whether executors work through the lists of actions where they need not; see conftest.py.
+# Whether executors follow the lists of actions even where they need not; see conftest.py.
 FOLLOWS_LISTS = False
 
 
@@ -32,7 +32,7 @@ def executor(program, *, replicas=1, workers=1, groups=None, follows_lists=None)
 
 
 def take_events(engine):
-    """Returns the events since the last time, in the order in which they ended."""
+    """Returns the events since the last call, ordered by their ends."""
     return [EventRow(*row) for row in engine.take_events().tolist()]
 
 
@@ -57,7 +57,7 @@ def call(operator, inputs, args, *, num_outputs=1, **kwargs):
 
 
 def pipeline(num_stages, num_micro_batches, *, capacity=1):
-    """Returns a program in which each of several IPUs doubles what it gets and adds its number."""
+    """Returns a program in which each IPU doubles its input and adds its number."""
     program = _C.Program()
     segments = [program.add_segment(f"stage{i}", i, MICRO_BATCH) for i in range(num_stages)]
     program.load_input(segments[0], 0, program.add_input("x", True))

@@ -18,7 +18,7 @@ def multiplying(*, is_batched):
 
 
 def moved(tensor, elements):
-    """Returns an equal tensor that begins so many elements behind an aligned place."""
+    """Returns an equal tensor that begins `elements` elements behind an aligned address."""
     memory = torch.empty(tensor.numel() + elements)
     memory[elements:].copy_(tensor.flatten())
     return memory[elements:].view(tensor.shape)

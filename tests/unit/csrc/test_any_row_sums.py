@@ -24,7 +24,7 @@ def check(
     workers,
     dtype=torch.float32,
 ):
-    """Holds the matrix that two windows leave against one to which dense gradients were added."""
+    """Compares a matrix after two windows with one to which dense gradients were added."""
     windows = 2
     count = windows * micro_batches * num_gradients
     rows = torch.randn(count, width).to(dtype)
@@ -39,7 +39,7 @@ def check(
         views=[("unsqueeze", 1), ("expand", [-1, repeats, width])],
         micro_batches=micro_batches,
     )
-    if reads_sums:  # Beside the update, which makes them by itself.
+    if reads_sums:  # Reads the sums beside the update, which computes its own.
         program.load_accumulator_rows(1, 2, 0)
         add(program, 1, "sum", [Reg(2)], [5])
         program.store_output(1, 5, ALL, 1)
@@ -81,7 +81,7 @@ def test_update_when_rows_are_of_any_kind_then_has_the_bits_of_dense_gradients(s
 def test_update_when_a_window_has_too_many_rows_to_keep_then_has_the_same_bits(
     reads_sums, workers, dtype
 ):
-    # 10 MB, of which a micro-batch that comes before its turn has 50 KB.
+    # A window has 10 MB of rows. A micro-batch, which may come before its turn, has 50 KB.
     check(
         num_rows=40,
         width=1500,

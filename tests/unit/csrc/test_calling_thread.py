@@ -1,4 +1,4 @@
-"""What the thread that calls has set holds for all workers, whoever runs a micro-batch."""
+"""Settings of the calling thread apply to all workers that run its micro-batches."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_denormal_numbers_when_the_caller_flushes_them_then_every_worker_does() 
         results = [engine.run([x], 1)[0] for _ in range(CALLS)]
     finally:
         torch.set_flush_denormal(False)
-    # As integers: comparisons of numbers might flush, too.
+    # The bits are compared as integers, because a comparison of floats might flush denormals, too.
     assert not any(result.view(torch.int32).any() for result in results)
     assert torch.equal(engine.run([x], 1)[0], kept)
 

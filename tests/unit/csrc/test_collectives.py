@@ -1,4 +1,4 @@
-"""Exchanges between replicas in the midst of a segment: their values, who waits, what is valid."""
+"""Exchanges between replicas within a segment: values, waiting, and valid programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poptorch_emu.ir import exchange as operators  # Registers the operators.
 
 assert operators.ALL_GATHER
 
-# What replica r gets of the values of all.
+# For each exchange, the result on replica r from the values of all replicas.
 EXPECTED: dict[str, Callable[[list[torch.Tensor], int], torch.Tensor]] = {
     "all_gather": lambda values, r: torch.stack(values),
     "all_reduce": lambda values, r: torch.stack(values).sum(0),
@@ -36,7 +36,7 @@ def chain(names: list[str], replicas: int, num_micro_batches: int) -> _C.Program
     program.load_input(segment, 0, program.add_input("x", True))
     for number, name in enumerate(names):
         exchange(program, segment, name, replicas, 2 * number, 2 * number + 1)
-        # In the place of what was read, as rewrites may do.
+        # Overwrites the value that the exchange has read, as rewrites may do.
         build.add(program, segment, "mul_.Scalar", [Reg(2 * number), 0.0], [-1])
         build.add(program, segment, "mul.Scalar", [Reg(2 * number + 1), 2.0], [2 * number + 2])
     program.store_output(segment, 2 * len(names), ALL, 1)
@@ -68,7 +68,7 @@ def test_exchanges_then_each_replica_gets_its_values(
 
 
 def test_sum_of_replicas_then_has_the_order_of_a_ring() -> None:
-    # Part k of five: the values of replicas k + 1, ..., k - 1, k, one after the other.
+    # Part k of five contains the values of replicas k + 1, ..., k - 1, k in this order.
     torch.manual_seed(0)
     x = torch.randn(5, 23) * 10.0 ** torch.randint(-4, 4, (5, 23))
     parts = []

@@ -1,4 +1,4 @@
-"""What users are told when a program cannot go on, and that the next call can run."""
+"""Messages when a program cannot continue; the next call can run."""
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ FLOAT = torch.float32
 def lookup(num_micro_batches=3, *, is_counting=False):
     """Returns a program that looks rows 0 to 3 of a table up, on the second of two IPUs.
 
-    It fails for any other index. Optionally variable 0 counts the micro-batches that ran.
+    The program fails for any other index. Optionally, variable 0 counts the completed micro-
+    batches.
     """
     program = _C.Program()
     first = program.add_segment("feed", 0, MICRO_BATCH)

@@ -70,7 +70,7 @@ def training(per_window, *, divisor=1, dtype=FLOAT, is_running_mean=False, repli
 
 
 def all_reduce(program, gradient, replicas, *, ipu=0):
-    """Adds a window segment in which each replica adds up its part of a gradient."""
+    """Adds a window segment, in which each replica adds up one part of a gradient."""
     segment = program.add_segment("reduce", ipu, WINDOW)
     program.set_runners(segment, range(replicas))
     program.reduce(segment, gradient)

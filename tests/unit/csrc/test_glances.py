@@ -60,7 +60,7 @@ def test_objects_in_dicts_when_one_is_another_or_gone_then_are_not_held():
     first["training"] = False
     assert not _C.are_held(*looked)
     first["training"] = True
-    second["b"] = other.clone()  # An equal one is another one.
+    second["b"] = other.clone()  # An equal tensor is another object.
     assert not _C.are_held(*looked)
     del second["b"]
     assert not _C.are_held(*looked)

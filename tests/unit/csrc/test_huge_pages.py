@@ -11,7 +11,8 @@ pytestmark = pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has no huge pages"
 )
 
-# Prints how many MiB more ask for huge pages after a table of so many MiB went to the device.
+# Sends a table of the given MiB to the device, and prints the increase of memory that asks for huge
+# pages, in MiB.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -39,7 +40,8 @@ print((advised_kib() - before) // 1024)
 
 @pytest.mark.parametrize(("mib", "least", "most"), [(16, 14, 18), (1, 0, 0)])
 def test_weight_when_large_then_asks_for_huge_pages(mib: int, least: int, most: int) -> None:
-    # In a process of its own: memory that others gave back asks for them already.
+    # The program has a process of its own, because memory that other tests have freed already asks
+    # for huge pages.
     done = run_forked(["-c", PROGRAM, str(mib)])
     assert done.returncode == 0, done.stderr
     assert least <= int(done.stdout) <= most

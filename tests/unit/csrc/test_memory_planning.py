@@ -1,4 +1,4 @@
-"""Where the engine's tensors lie: no two that live share a byte; a steady state maps nothing."""
+"""The engine's memory: live tensors share no byte, and a steady state maps nothing."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ def test_call_when_warm_then_maps_next_to_nothing(accumulation: int) -> None:
     for _ in range(2):
         model(x)
     faults = sorted(faults_of(lambda: model(x)) for _ in range(5))
-    # One micro-batch of activations alone is more than a hundred pages, and a call has 8 or 16.
+    # The activations of one micro-batch fill more than a hundred pages, and a call has 8 or 16.
     assert faults[2] < 20
 
 
 def test_first_call_when_over_then_what_its_first_runs_took_is_released() -> None:
     class Chain(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for size in range(1, 9):  # Of sizes that share no blocks.
+            for size in range(1, 9):  # The sizes differ, so that results share no blocks.
                 x = torch.cat([x, x[:, : 128 * size]], 1).tanh()
             return x[:, :1]
 
@@ -159,7 +159,7 @@ def test_weight_when_it_was_returned_then_stays_as_it_was() -> None:
 
 
 def test_memory_when_calls_go_on_then_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two workers may one day be further apart than ever before.
+    # Two workers may get further apart than ever before, and then need more memory.
     monkeypatch.setenv("POPTORCH_EMU_WORKERS", "1")
     model = training()
     x = torch.randn(2 * 4 * 64, 256)

@@ -1,4 +1,4 @@
-"""Micro-batches that workers take through all segments: when, in which order, with which bits."""
+"""Workers that take micro-batches through all segments: their times, order and bits."""
 
 import threading
 
@@ -159,7 +159,7 @@ def test_segment_that_writes_then_runs_one_micro_batch_at_a_time(workers):
 @pytest.mark.parametrize("wrong", range(N))
 def test_call_when_a_micro_batch_fails_then_the_variables_are_those_of_before(workers, wrong):
     program = two_stages()
-    # The last segment of a micro-batch: it fails after others have added to the sum.
+    # The last segment of a micro-batch fails after others have added to the sum.
     add(program, 2, "linalg_cholesky", [Reg(5)], [6])
     program.load_input(2, 5, program.add_input("matrix", True))
     engine = executor(program, workers=workers)

@@ -1,4 +1,4 @@
-"""The network's row of a schedule: what a valid program may exchange, and who waits for it."""
+"""The network's row of a schedule: valid exchanges, and the workers that wait for them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def on_two_rows(built: Built) -> None:
 
 
 def of_squares(built: Built, *, is_awaited: bool = True) -> None:
-    """What the replicas add in the window itself is exchanged after that."""
+    """Adds an exchange of sums that the window itself computes first."""
     ended = built.program.add_segment("ended", 0, WINDOW)
     built.rows[0].insert(1, (ended, 0))
     squares = built.program.add_segment("squares", 0, WINDOW)

@@ -1,4 +1,4 @@
-"""How outputs of all micro-batches and replicas become one tensor, against a NumPy reference.
+"""Outputs of all micro-batches and replicas as one tensor, compared with NumPy.
 
 The reference states the rule of the PopTorch reference, "How outputs are gathered": pieces are
 ordered by micro-batch, replica innermost; one piece is unchanged, several are joined along the

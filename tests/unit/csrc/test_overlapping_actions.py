@@ -35,7 +35,7 @@ def one_segment(*, writes=False):
 
 
 def with_packed_weight():
-    """y = x W^T for each micro-batch, by oneDNN and with what is prepared of W."""
+    """Returns a program for y = x W^T in each micro-batch, by oneDNN with a packed W."""
     program = _C.Program()
     weight = program.add_variable("weight", [WIDTH, WIDTH], torch.float32, False)
     preparation = program.add_segment("prepare", 0, _C.SegmentKind.PREPARATION)

@@ -35,7 +35,7 @@ def no_runs():
 
 
 def program_of(counted: str = "aten::neg", *, micro_batches: int = 1):
-    """Returns a program of two IPUs, of which each multiplies by what is prepared of `w`."""
+    """Returns a program in which both IPUs multiply by a value that is prepared from `w`."""
     program = _C.Program()
     weight = program.add_variable("w", [2], FLOAT, False)
     preparation = program.add_segment("prepare", 0, PREPARATION)

@@ -12,7 +12,7 @@ IN_EACH_ORDER = True
 
 IMAGES, PACKED = "images", "packed"
 SHAPES = {IMAGES: [4, 3, 3, 3], PACKED: [6, 5]}
-# What an operation is given beside the weight, so that it gives the weight, as it is or transposed.
+# The other operand of an operation, for which the result is the weight or its transpose.
 ONES = {IMAGES: torch.ones(4, 1, 1, 1), PACKED: torch.eye(5)}
 N = 2
 RUNS: list[int] = []
@@ -45,7 +45,7 @@ ADD_ONE = [0, 1, 0, 0, 0, 0, 5, 2, 1, -1, -1, 0]
 
 
 def add_preparation(program, weight, operator, *args, overload="out"):
-    """Adds what fills register 1 with what an operator makes of a weight."""
+    """Adds a preparation that fills register 1 with an operator's result for a weight."""
     preparation = program.add_segment("prepare weight", 0, _C.SegmentKind.PREPARATION)
     program.set_lifetime(preparation, _C.Lifetime.WINDOW)
     program.load_variable(preparation, 0, weight)
@@ -139,7 +139,7 @@ def test_weight_when_a_call_ran_in_inference_mode_then_the_next_one_goes_on(form
 
 
 def counted_program(counted, *, in_place=True, groups=(), is_per_replica=False, fails=False):
-    """Returns a program that multiplies by twice a weight, to which each window adds 1."""
+    """Returns a program that multiplies by twice a weight. Each window adds 1 to the weight."""
     program = _C.Program()
     weight = program.add_variable("weight", [4], torch.float32, is_per_replica)
     program.group_variable(weight, list(groups))
@@ -169,7 +169,7 @@ def test_weight_then_is_prepared_once_a_window_in_the_same_memory(counted, worke
     for call in range(2):
         values = engine.run([torch.ones(3 * N, 4)], 3)[0][:, 0].tolist()
         assert values == [2.0 * (3 * call + window) for window in range(3) for _ in range(N)]
-        # An update in its place prepares the next window, too.
+        # An update in place also prepares the weight for the next window.
         assert len(RUNS) == 3 * (call + 1) + in_place
     assert len(set(RUNS)) == 1
 

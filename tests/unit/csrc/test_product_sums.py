@@ -1,4 +1,4 @@
-"""Products added to a sum while they are made: in one order, by any number of workers."""
+"""Products that are added to a sum as they are computed, in one order for any number of workers."""
 
 import pytest
 import torch
@@ -146,7 +146,7 @@ def test_sum_when_somebody_keeps_it_then_stays_as_it_was():
 @pytest.mark.parametrize("workers", [1, 3])
 def test_call_when_an_action_fails_then_none_waits_and_the_next_call_is_whole(workers):
     program = summing(fails=True)
-    # Of positive definite squares, so that only the last micro-batch fails.
+    # The matrices are positive definite, so that only the changed micro-batch fails.
     x = torch.eye(IN).repeat(N * WINDOWS, 1)
     dy = torch.randn(N * WINDOWS * IN, OUT)
     engine = executor(program, workers=workers)

@@ -1,4 +1,4 @@
-"""What `validate` finds wrong with a program, and how a program is printed."""
+"""Faults that `validate` finds in a program, and the text of a program."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What `check_replicas` finds wrong with a valid program, when an engine is made of it."""
+"""Faults that `check_replicas` finds in a valid program when an engine is created."""
 
 import pytest
 import torch

@@ -131,7 +131,7 @@ def test_sums_of_replicas_that_are_too_large_then_error_if_that_is_checked() -> 
 
 
 def sharded_counter(replicas, size, *, is_stored_sharded):
-    """Returns a program in which each replica adds its index plus one to its part of variable 0.
+    """Returns a program in which each replica adds its index + 1 to its part of variable 0.
 
     Micro-batches give the variable out.
     """

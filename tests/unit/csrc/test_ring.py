@@ -11,12 +11,13 @@ import torch.distributed as dist
 from support.forked_programs import python_path
 from support.processes import finish, start
 
-# The largest are sent from where they are, in one packet or several; the others side by side.
+# The largest values are sent from their own memory, in one packet or several. The others are sent
+# together.
 SIZES = [(1,), (3, 5), (7,), (64, 33), (0,), (1000,), (300_001,), (1100, 1300)]
 TYPES = [torch.float32, torch.float16]
 SHAPES = [(2, 1), (2, 4), (3, 2), (4, 1)]
 
-# Each process has the values of all, and gives the ring its own.
+# Each process creates the values of all processes, and passes its own to the ring.
 CODE = """
 import sys, torch
 from test_ring import exchange
@@ -71,7 +72,7 @@ def exchange(folder: str, num_local_text: str) -> None:
     own = slice(index * num_local, (index + 1) * num_local)
     all_mine = [of_tensor[own] for of_tensor in values(num_processes * num_local)]
     sums = []
-    for number in range(4):  # The buffers of the first time serve again.
+    for number in range(4):  # The buffers of the first time are used again.
         mine = [[tensor.clone() for tensor in of_tensor] for of_tensor in all_mine]
         first = [summands[0] for summands in mine]
         if number % 2 == 0:

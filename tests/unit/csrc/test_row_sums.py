@@ -25,7 +25,7 @@ def summing(
 ):
     """Returns a program that adds up an embedding's gradients and gives each window's sum.
 
-    What is added is first changed by `views`, which are operators with their arguments.
+    The program first applies `views`, operators with their arguments, to the gradients.
     """
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
@@ -62,7 +62,7 @@ def lookups(replicas=1):
     torch.manual_seed(0)
     count = MICRO_BATCHES * WINDOWS * LOOKUPS * replicas
     indices = torch.randint(NUM_ROWS - 1, (count,))
-    # The last row is looked up in the first window only: it must not stay.
+    # The last row is looked up in the first window only, so later sums must not contain it.
     indices[3] = indices[5] = NUM_ROWS - 1
     return [torch.randn(count, WIDTH), indices]
 
@@ -239,7 +239,7 @@ def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_wor
     num_rows, width, lookups = 5000, 64, 1000
     torch.manual_seed(1)
     count = MICRO_BATCHES * WINDOWS * lookups
-    # Of some rows several within a micro-batch, of others in several of them.
+    # Some rows occur several times within a micro-batch, others in several micro-batches.
     inputs = [torch.randn(count, width), torch.randint(num_rows, (count,))]
     start = torch.randn(num_rows, width)
     program = updating(by_rows=True, in_place=in_place, num_rows=num_rows, width=width)
@@ -263,7 +263,7 @@ def test_update_when_rows_are_many_then_workers_share_them_and_bits_stay(num_wor
 
 @pytest.mark.parametrize("share", [1, 300])
 def test_sum_when_summands_take_more_memory_than_sums_then_has_the_bits_of_dense_ones(share):
-    # Some 10 MB a micro-batch, or 68 KB, for 7 rows of 4 KB.
+    # A micro-batch has about 10 MB of summands, or 68 KB if lookups share rows, for 7 rows of 4 KB.
     count, width = 2400, 1024
     torch.manual_seed(0)
     rows = torch.randn(MICRO_BATCHES * WINDOWS * count // share, width)
@@ -277,7 +277,7 @@ def test_sum_when_summands_take_more_memory_than_sums_then_has_the_bits_of_dense
 
 
 def test_sum_when_more_lookups_are_kept_than_fit_then_has_the_bits_of_dense_ones():
-    # Of 16 bytes each, which with three numbers a row are more than the rows.
+    # A lookup takes 16 bytes, which is more than its row of three numbers.
     count = 240_000
     torch.manual_seed(0)
     rows = torch.randn(MICRO_BATCHES * WINDOWS * count, 3)

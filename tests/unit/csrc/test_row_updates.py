@@ -1,4 +1,4 @@
-"""Elementwise operations on the rows of matrices to which gradients were added."""
+"""Elementwise operations on rows of matrices, for rows that have received gradients."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def updating(shape, *, other=None, overwritten=(1, 0), dtype=FLOAT):
     """Returns a program that updates rows of two matrices once something was added to them.
 
     Args:
-        shape: of the first matrix.
-        other: of the second one.
-        overwritten: in which matrix each of two results goes.
-        dtype: of the second matrix.
+        shape: shape of the first matrix.
+        other: shape of the second matrix, by default the same.
+        overwritten: index of the matrix that each of two results overwrites.
+        dtype: type of the second matrix.
     """
     program = _C.Program()
     one = program.add_variable("one", list(shape), FLOAT, False)

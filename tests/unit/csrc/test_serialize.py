@@ -212,7 +212,7 @@ def nested(depth: int) -> _C.Program:
 def one_deeper(data: bytes) -> bytes:
     """Returns `data`, of a nested program, with a loop around its innermost instruction.
 
-    What lies between the common ends of the first two depths is what one depth more replaces.
+    One more depth replaces the bytes between the common ends of the first two depths.
     """
     first, second = nested(1).serialize()[HEAD:], nested(2).serialize()[HEAD:]
     start = len(os.path.commonprefix([first, second]))
@@ -247,7 +247,7 @@ def test_number_of_registers_that_no_bytes_can_fill_when_read_then_error(
         segment, "poptorch_emu::for_loop", "", ["body", 1, False, [Reg(0)], [], [], []], {}, [1],
         [], _C.Debug("loop"), [body],
     )  # fmt: skip
-    for _ in range(1300):  # Enough bytes for so many registers.
+    for _ in range(1300):  # Adds bytes, so that the file may have that many registers.
         program.store_variable(segment, 1, program.add_variable("v", [1], torch.float32, False))
     program.load_constant(segment, 12344, program.add_constant(torch.ones(1)))
     data = program.serialize()

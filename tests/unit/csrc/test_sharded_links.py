@@ -50,7 +50,7 @@ def spread(program):
 
 
 def ending(program, second, capacity):
-    """Adds what backward does, and a schedule in which forward runs ahead by `capacity`."""
+    """Adds the operations of backward, and a schedule in which forward runs ahead by `capacity`."""
     add(program, second, "sum", [Reg(1)], [2])
     add(program, second, "add.Tensor", [Reg(0), Reg(2)], [3])
     program.store_output(second, 3, ALL, 1)
@@ -90,7 +90,7 @@ def test_sharded_link_when_run_then_each_replica_gets_the_whole_and_held_a_part(
         part = -(-expected.numel() // replicas) * 4
         moved = calls * N * replicas * part if is_remote else 0
         assert engine.remote_stored_bytes() == engine.remote_loaded_bytes() == moved
-        # With two workers a backward may begin before the forward that stands before it has ended.
+        # With two workers, a backward may begin before the forward ahead of it has ended.
         items, peaks = zip(*engine.link_peaks(), strict=True)
         full = (capacity * 4, capacity * part)
         assert peaks == full if workers == 1 else all(map(operator.le, peaks, full))

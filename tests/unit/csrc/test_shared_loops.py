@@ -1,4 +1,4 @@
-"""Loops of which workers that have nothing to do run parts."""
+"""Loops whose parts also run on idle workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 60
 
 @contextmanager
 def helpers(loops: _C.SharedLoops, count: int) -> Iterator[None]:
-    """Has so many threads help for as long as the block runs."""
+    """Lets `count` threads help while the block runs."""
     is_over = threading.Event()
 
     def help_on() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Limits the process to what it has and so many MiB more, runs `engine`, and takes the limit away.
+# Runs `engine` while the process may use only the given number of MiB more than now.
 PROGRAM = """
 import resource, sys, threading
 sys.path.insert(0, {folder!r})

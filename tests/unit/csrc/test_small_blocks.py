@@ -6,7 +6,7 @@ import threading
 import torch
 from hand_built import ALL, Reg, add, executor, one_segment
 
-# Around the sizes of blocks, in bytes; the last ones are those of large tensors.
+# Sizes in bytes around the sizes of blocks; the last ones are sizes of large tensors.
 BYTES = [
     *(4, 60, 64, 68, 80, 84, 124, 128, 132, 1020, 1024, 1028),
     *(1280, 1284, 8192, 14336, 14340, 16380, 16384, 20000),
@@ -56,5 +56,5 @@ def test_tensors_when_other_threads_release_them_then_stay_whole():
         thread.start()
     for thread in threads:
         thread.join()
-    # What is left was made by threads that are gone.
+    # The threads that created the tensors in `shared` have ended.
     assert not wrong and shared and all(holds(tensor, value) for value, tensor in shared)

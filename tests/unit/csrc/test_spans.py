@@ -10,7 +10,7 @@ FLOAT = torch.float32
 
 
 def program_with_two_readers(num_micro_batches=2, mode=ALL):
-    """Returns a program whose two IPUs both read the only input; nobody reads the other one."""
+    """Returns a program in which both IPUs read the first input, and none reads the second one."""
     program = _C.Program()
     first = program.add_segment("first", 0, MICRO_BATCH)
     second = program.add_segment("second", 1, MICRO_BATCH)
@@ -35,7 +35,7 @@ def test_spans_then_one_for_each_piece_and_inputs_count_at_their_first_reader(wo
     read, unread = engine.input_spans()
     (output,) = engine.output_spans()
     assert [len(spans) for spans in (read, unread, output)] == [8, 8, 8]
-    # An output of two stages is later than its input was read by the first of them.
+    # The second stage computes the output after the first stage has read the input.
     for (start, end), (out_start, out_end) in zip(read, output, strict=True):
         assert unread[0][0] <= start <= end <= out_start <= out_end
 

@@ -1,4 +1,4 @@
-"""Parts of sums that come before their turn: who waits, and which bits the sums have."""
+"""Summands that come before their turn: waiting workers, and the bits of the sums."""
 
 import random
 import threading
@@ -13,12 +13,12 @@ from support import processors
 from poptorch_emu import _C
 
 N, WINDOWS, ROWS, TABLE = 12, 4, 8, 40
-SMALL, LARGE = 64, 2304  # Numbers of a row; 8 rows of the latter are more than is kept.
-HUGE = 24_000  # With it a window's rows are more than is kept until its end.
-MOST_KEPT = 4  # Of one sum.
+SMALL, LARGE = 64, 2304  # Numbers in a row; 8 rows of the larger size are too many to keep.
+HUGE = 24_000  # With this width, a window has too many rows to keep until its end.
+MOST_KEPT = 4  # Largest number of kept summands of one sum.
 KINDS = ["value", "vector", "rows", "equal rows", "product", "product and sums"]
-FEW_NUMBERS = ["vector", "equal rows"]  # Whatever the width.
-SINGLE_ROWS = ["rows", "equal rows"]  # They are kept until the window ends.
+FEW_NUMBERS = ["vector", "equal rows"]  # Kinds with few numbers for any width.
+SINGLE_ROWS = ["rows", "equal rows"]  # Kinds that are kept until the window ends.
 ORDERED = [kind for kind in KINDS if kind not in SINGLE_ROWS]
 
 HOLD = {}
@@ -132,14 +132,14 @@ def test_sums_of_all_kinds_when_micro_batches_are_late_then_have_the_bits_of_the
         *((kind, LARGE, torch.float32, MOST_KEPT + 1) for kind in ORDERED if kind in FEW_NUMBERS),
         *((kind, width, torch.float32, N - 1) for kind in SINGLE_ROWS for width in (SMALL, LARGE)),
         ("rows", HUGE, torch.float32, 1),
-        ("vector", SMALL, torch.float16, 1),  # Rounded each time, perhaps at random.
+        ("vector", SMALL, torch.float16, 1),  # Each addition rounds, perhaps stochastically.
     ],
 )
 def test_worker_when_another_is_slow_then_goes_on_as_far_as_summands_are_kept(
     kind, width, dtype, last
 ):
     if kind.startswith("product") and _C.vector_width() == 0:
-        last = 1  # These are made by our kernel alone.
+        last = 1  # Only our kernel, which needs vectors, keeps these.
     for awaited, passes in [(last, True), (last + 1, False)]:
         is_there, seen = threading.Event(), []
 

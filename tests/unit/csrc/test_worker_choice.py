@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from poptorch_emu import _C
 
-ACTION = 20_000  # ns
+ACTION = 20_000  # nanoseconds
 WINDOW = 32 * ACTION
 LONG_ACTION = 5_000_000
 LONG_WINDOW = 3 * LONG_ACTION
@@ -115,7 +115,7 @@ def test_a_core_that_is_slow_for_long_after_it_slept_then_is_waited_for():
         return WINDOW * (1 if is_alone else 1.3 if awake < 40 else 0.6)
 
     run(choice, window_ns, 16)
-    awake = 0  # Something else ran meanwhile.
+    awake = 0  # Other work has run meanwhile.
     run(choice, window_ns, 2000)
     alone, _ = run(choice, window_ns, 1000)
     assert alone < 50

@@ -1,4 +1,4 @@
-"""Workers that share nothing: who is fast waits for nobody."""
+"""Workers that share nothing, so that a fast one waits for no other."""
 
 import threading
 
@@ -12,7 +12,7 @@ N = 8
 class Gate:
     """Holds the first micro-batch, which is all 0, until another one is in its second stage.
 
-    It is given up after a while: soon where the other must wait for the first one.
+    The gate opens after a while, earlier if the other micro-batch must wait for the first one.
     """
 
     def __init__(self, awaited, opens=True):
@@ -39,7 +39,7 @@ GATES = []
 
 @pytest.fixture(scope="module", autouse=True)
 def _operator():
-    # Operators of a user keep the order of the lists; those of the engine need not.
+    # Programs with a user's operators follow the order of the lists; the engine's own need not.
     library = torch.library.Library("poptorch_emu", "FRAGMENT")
     library.define("test_gate(Tensor x) -> Tensor")
     library.impl("test_gate", lambda x: GATES[-1](x), "CPU")

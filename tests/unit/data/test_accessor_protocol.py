@@ -185,7 +185,7 @@ def test_terminate_while_the_dataset_is_stuck_then_signals_end_it(make, ignored,
     next(iter(accessor))
     worker = accessor._accessor._process
     accessor.terminate()
-    with pytest.raises(ValueError, match="closed"):  # Which only a process that has ended can be.
+    with pytest.raises(ValueError, match="closed"):  # Only a process that has ended can be closed.
         worker.is_alive()
 
 
@@ -203,7 +203,7 @@ def test_miss_then_waits_at_least_as_long_as_asked(make):
     iter(accessor)
     start = time.monotonic()
     next(accessor)
-    next(accessor)  # The first may be there already; then this one is not.
+    next(accessor)  # The first element may be ready; then the second is not.
     assert 0.2 <= time.monotonic() - start < 2
 
 

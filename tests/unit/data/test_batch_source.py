@@ -1,4 +1,4 @@
-"""What an accessor asks of a loader, and of anything else that can be iterated."""
+"""An accessor's use of a loader, and of any other iterable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the reader of an accessor sleeps: as long as the worker makes an element, about."""
+"""The reader of an accessor sleeps about as long as the worker needs for an element."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ class Worker:
 
     def take(self):
         if self.is_full:
-            self.begun_at = self.now  # It stood still until this moment.
+            self.begun_at = self.now  # The worker stood still until now.
         self.num_waiting -= 1
         self.num_taken += 1
 

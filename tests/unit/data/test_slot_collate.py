@@ -21,7 +21,7 @@ def image(value=0.0):
 
 
 SAMPLES = {
-    # Samples, and which tensors of the batch are made in the slot.
+    # (samples, whether each tensor of the batch is built in the slot)
     "tensors": ([image(1), image(2)], [True]),
     "numbers": ([torch.tensor(1), torch.tensor(2)], [True]),
     "not contiguous": ([image(1).t(), image(2).t()], [True]),

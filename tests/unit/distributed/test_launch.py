@@ -1,4 +1,4 @@
-"""What a launcher says in variables, and what a launcher plans."""
+"""Variables that a launcher sets, and the launcher's plan of processes."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def test_interface_when_no_route_leads_there_then_says_so():
     [
         (["0-3"], [{0, 1, 2, 3}] * 3),
         (["0-1,4", "2-3"], [{0, 1, 4}, {2, 3}, {0, 1, 4}]),
-        (["0,2", "64-95", "1"], [{0, 2}, {1}, {0, 2}]),  # The second has none of ours.
+        # The second node has no core of this process.
+        (["0,2", "64-95", "1"], [{0, 2}, {1}, {0, 2}]),
         ([], [set()] * 3),
     ],
 )

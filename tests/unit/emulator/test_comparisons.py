@@ -64,7 +64,7 @@ def test_candidates_then_are_what_compiling_by_the_schedule_gives(
     compared = 0
     for candidate in report.candidates:
         if candidate.num_stages != num_stages:
-            continue  # The model was cut anew.
+            continue  # The model was cut into other stages.
         training = wrapped(num_stages, micro_batches, candidate.name)
         estimate = emulator.estimate(training, batch(micro_batches))
         assert candidate.throughput == estimate.throughput
@@ -96,7 +96,7 @@ def test_bubbles_then_are_those_of_the_formulas() -> None:
         assert found[name].bubble == pytest.approx(bubble), name
     assert found["zero_bubble_v"].bubble < found["zero_bubble_h1"].bubble
     assert found["gpipe"].most_stashed == m and found["one_f_one_b"].most_stashed == p
-    # Layers were cut anew for the schedules that have two stages on each IPU.
+    # Schedules with two stages on each IPU cut the layers into twice as many stages.
     assert {name: c.num_stages for name, c in found.items() if c.num_stages != p} == dict.fromkeys(
         ("interleaved_1f1b", "looped_bfs", "zero_bubble_v", "dualpipe_v"), 2 * p
     )
@@ -163,7 +163,7 @@ def test_picture_then_has_a_point_for_each_schedule() -> None:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, home: Any, name: str) -> list[Any]:
-    """Returns a list to which each call of a function adds its arguments."""
+    """Returns a list that receives the arguments of each call of a function."""
     calls, function = [], getattr(home, name)
 
     def called(*given: Any, **named: Any) -> Any:
@@ -204,6 +204,6 @@ def test_comparison_of_twelve_layers_on_eight_ipus_then_shares_equal_code(monkey
     report = emulator.compare_schedules(training, torch.empty(32, 128, 768, device="meta"))
     assert len(report.candidates) == len(TRIED)
     assert not any(candidate.problem for candidate in report.candidates)
-    # Code of 8 and of 16 stages, each with one backward or with its two halves.
+    # There is code for 8 and for 16 stages, each with a whole backward or with its two halves.
     assert len(codes) <= 4 and len(cuts) == 1
     assert len(costs) == len({node for _, node in costs})

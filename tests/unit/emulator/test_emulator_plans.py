@@ -1,4 +1,4 @@
-"""What the emulator shows of a compiled model before it runs."""
+"""The emulator's values for a compiled model before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a model would take: of shapes alone, of a compiled model, with other settings."""
+"""Estimates of a model's time, from shapes, from a compiled model, or with other settings."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_host_work_when_nothing_is_prefetched_then_is_added_to_that_of_the_devic
         return emulator.estimate(model, torch.empty(5 * 8, 64, device="meta"), **more)
 
     ahead, late = planned(True), planned(False)
-    # Each of the five micro-batches has one input, that begins late.
+    # The one input of each of the five micro-batches begins late.
     waited = 5 * 80_000 / ahead.clock_hz
     assert late.step_seconds == pytest.approx(ahead.step_seconds + waited)
     work = emulator.HostWork(seconds_per_update=0.25)
@@ -298,7 +298,7 @@ def test_phases_when_they_overlap_then_load_while_the_one_before_computes() -> N
         expected = max(0.0, loads[0] - before.forward.operation_cycles)
         assert stage.forward.remote_cycles == pytest.approx(expected)
     assert parallel.stages[0].forward.remote_cycles == pytest.approx(loads[0])
-    # Serial phases overlap with tiles for I/O, unless the user wants time between them.
+    # Serial phases overlap with tiles for I/O, unless the user wants time between the phases.
     tiles = phased(poptorch.SerialPhasedExecution, 64)
     assert sum(stage.forward.remote_cycles for stage in tiles.stages) < sum(loads)
     apart = phased(poptorch.SerialPhasedExecution, 64, poptorch.Liveness.OffChipAfterFwdNoOverlap)

@@ -1,6 +1,6 @@
 """Models that are each built to be slow for one cause: the first insight names it, and helps.
 
-What it promises is compared with the estimate of a model that was built anew with its lines.
+The promised gain is compared with the estimate of a model that is built with the advised lines.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Case:
     """A slow model.
 
     Attributes:
-        says: the words of the first insight.
-        advises: likewise.
-        widths: of the layers; none for the model of words.
-        ipus: of the layers.
-        rows: of a micro-batch.
+        says: words of the first insight.
+        advises: words of its advice.
+        widths: widths of the layers; empty for the model of words.
+        ipus: IPUs of the layers.
+        rows: rows of a micro-batch.
     """
 
     says: str
@@ -195,9 +195,9 @@ def test_first_insight_then_names_the_cause_and_keeps_what_it_promises(name: str
     assert promised > 1.05
     assert after.throughput / before - 1 >= 0.95 * (promised - 1)
     assert emulator.tile_memory(mended, batch, system=SYSTEM).fits
-    # The figure "Limited by" and the estimate are of one mind.
+    # The figure "Limited by" equals the bottleneck of the estimate.
     assert view["bottleneck"] == emulator.estimate(*built(case), system=SYSTEM).bottleneck
-    # A change of the rows of an update is told, with its factor.
+    # The advice names the factor by which the rows of an update change.
     factor = mended_rows(mended, batch) / mended_rows(*built(case))
     assert ("changes the training" in first["text"]) == (factor != 1)
     assert factor == 1 or f"has {factor:g} times the rows" in first["text"]

@@ -114,7 +114,7 @@ def test_weight_on_two_ipus_that_is_too_large_beside_layers_then_it_has_an_ipu_o
 
     view = emulator.summary(*tied(), system=SYSTEM).view
     (advice,) = (one for one in view["insights"] if "it fits" in one["text"])
-    # What a real system refuses comes first, and the same cut mends it.
+    # The first insight is about an error on a real system, and the same cut also corrects it.
     assert "IPUs 0 and 3 use the weight embedding.weight" in view["insights"][0]["text"]
     assert "poptorch.Stage('embedding').ipu(0)" in advice["code"]
     assert "poptorch.Stage('head').ipu(0)" in advice["code"]

@@ -1,4 +1,4 @@
-"""What a call, the host and streaming memory add to what the tiles compute (modelled).
+"""Time of a call, of the host and of streaming memory, beside that of the tiles (modelled).
 
 Expected values are closed formulas of measured times: hardware.md 1.3 (C07) and 4.2.
 """
@@ -50,7 +50,7 @@ def options(**more) -> poptorch.Options:
 
 
 def plans(model: poptorch.PoplarExecutor, rows: int):
-    """Returns the plan as it is, and one in which the host is met in no time."""
+    """Returns a plan, and a plan in which synchronisation with the host takes no time."""
     request, inventory = captured(model, (torch.empty(rows, WIDTH, device="meta"),), {})
     system = system_of(SYSTEM)
     without = replace(NUMBERS, host_sync_seconds=0.0)
@@ -112,7 +112,7 @@ def test_state_in_streaming_memory_then_comes_and_goes_weight_by_weight() -> Non
     for update in estimated(trainer()).updates:
         seconds = update.remote_cycles / system_of(SYSTEM).chip.clock_hz
         moments = 2 * (WIDTH * WIDTH + WIDTH) * 4
-        # Of the counters of steps, which are single numbers, a few bytes may come with them.
+        # The tolerance covers the step counters, which are single numbers.
         rate = 20e9 / 2
         assert seconds == pytest.approx(2 * (2 * 86e-6 + moments / min(rate, 5.5e9)), abs=1e-7)
 
@@ -165,7 +165,7 @@ class Slow:
 @pytest.mark.parametrize("num_batches", [1, 8, 1_000_000])
 def test_loader_then_is_run_to_see_how_fast_it_is(num_batches) -> None:
     work = host_work(Slow(num_batches), seconds=0.1)
-    # A busy computer may take longer, and none less.
+    # A busy computer may take longer, but none takes less.
     assert 7 / 0.2 < work.items_per_second < 7 / 0.002
     assert work.is_measured
 
@@ -218,7 +218,7 @@ def test_inference_then_says_that_its_start_of_programs_is_assumed() -> None:
     model = poptorch.inferenceModel(Layers(1).to("meta").eval(), opts)
     found, _ = plans(model, 8)
     assert found.evidence == "assumed"
-    # The same operation of a training starts in a time that was fitted.
+    # In training, the time to start the same operation is fitted.
     for plan, evidence in ((found, "assumed"), (estimated(trainer()), "derived")):
         assert {op.evidence for op in plan.operations() if op.operator == "aten::relu"} == {
             evidence

@@ -78,7 +78,7 @@ def test_lab_when_nothing_is_chosen_then_it_starts_from_the_model_and_says_what_
     tmp_path: Path,
 ) -> None:
     model, inputs = wrapped()
-    # The path may stand first, too.
+    # The path may also be the first argument.
     path = emulator.lab(model, tmp_path / "lab.html", *inputs)
     data = data_of(path)
     chosen = {
@@ -90,7 +90,7 @@ def test_lab_when_nothing_is_chosen_then_it_starts_from_the_model_and_says_what_
         "recomputation": "pipeline", "offload": "nothing", "replicas": "1",
     }  # fmt: skip
     faults = {point["fault"] for point in data["points"]} - {None}
-    # Two layers make no four stages, and one micro-batch fills no pipeline.
+    # Two layers cannot be cut into four stages, and one micro-batch cannot fill a pipeline.
     assert any("cannot be cut into 4 stages" in fault for fault in faults)
     assert any("gradientAccumulation" in fault and "it is 1" in fault for fault in faults)
     assert len(data["points"]) > 100 and "<iframe" in path._repr_html_()

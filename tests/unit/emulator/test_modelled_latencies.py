@@ -66,7 +66,7 @@ def test_latencies_when_modelled_then_have_the_form_of_measured_ones(mode, is_tr
     assert modelled.getPerfCounters() == found
     span = found["output_complete"][0][-1] - found["input"][0][0]
     plan = emulator.estimate(modelled)
-    assert span <= plan.step_seconds  # The last results may cross behind the last window.
+    assert span <= plan.step_seconds  # The last results may cross after the last window.
     assert span > 0.5 * (plan.num_windows - 0.5) * plan.window_seconds
 
 
@@ -89,7 +89,7 @@ def test_latency_when_there_is_a_pipeline_then_is_that_of_its_stages(iterations)
     times = model.getPerfCounters()
     for number in range(iterations):
         assert times["input"][0][number] == pytest.approx(number * cycle, abs=3e-9)
-        # The labels cross when the last stage begins.
+        # The labels cross to the device when the last stage begins.
         assert times["input"][1][number] == pytest.approx((number + 3) * cycle, abs=3e-9)
         end = (number + 3) * cycle + last
         assert times["output_complete"][0][number] == pytest.approx(end, abs=3e-9)

@@ -101,7 +101,7 @@ def test_timeline_when_read_then_each_micro_batch_runs_in_each_direction(
     for direction in ("forward", "backward"):
         expected = [(direction, lane, batch) for lane in range(2) for batch in range(ACCUMULATION)]
         assert sorted(row for row in rows if row[0] == direction) == expected
-    # 64 float32 numbers of each row go from the first IPU to the second.
+    # 64 float32 numbers of each row cross from one IPU to the other, in both directions.
     received = {num for num, kind in zip(columns["bytes"], kinds, strict=True) if num is not None}
     assert received == {4 * 64 * ROWS}
 
@@ -164,7 +164,7 @@ def test_parts_of_the_timeline_then_are_those_of_the_schedule(schedule: str, cou
     parts = slot_parts(emulator.schedule(model).grid)
     assert set(spans) == set(parts) - {"update"}
     slot = emulator.estimate(model).grid.slot_cycles
-    if slot:  # All slots of a pipeline are alike.
+    if slot:  # All slots of a pipeline are equally long.
         for name, span in spans.items():
             assert span["start"] == pytest.approx(parts.index(name) * slot, abs=1)
     ends = [span["end"] for span in drawn["spans"]]
@@ -208,7 +208,7 @@ def test_memory_when_read_then_the_highest_step_is_the_peak(
         assert most == pytest.approx(tiles.mean_bytes(memory), abs=2)
         at = steps["live"].index(max(steps["live"]))
         assert steps["names"][at] == memory.peak.at
-        # A pipeline computes the forward of all stages but the last again, before backward.
+        # In a pipeline, every stage but the last recomputes its forward before backward.
         is_last = ipu["ipu"] == 1
         directions = ["forward", *([] if is_last else ["recompute"]), "backward", "update"]
         assert list(dict.fromkeys(steps["direction"])) == directions
@@ -278,7 +278,7 @@ def test_view_when_files_have_one_name_then_their_folders_tell_them_apart(
         paths.append(tmp_path / name / "profile.pop")
         paths[-1].write_bytes(written.read_bytes())
     both = tmp_path / "both.html"
-    # One by its folder, one by its file.
+    # One report is named by its folder, the other one by its file.
     main([str(paths[0].parent), str(paths[1]), "-o", str(both)])
     assert '"files":["before/profile.pop","after/profile.pop"]' in both.read_text()
 

@@ -125,7 +125,7 @@ def test_operations_of_a_trace_then_have_the_names_of_torch_profiler(tmp_path):
     assert {event["name"] for event in operations} <= {event.key for event in profiler.events()}
     theirs = tmp_path / "theirs.json"
     profiler.export_chrome_trace(str(theirs))
-    # What programs that read the profiler's traces select operations by.
+    # Programs that read the profiler's traces select operations by their category.
     found = json.loads(theirs.read_text())
     kinds = {event["cat"] for event in found["traceEvents"] if event["name"] == "aten::addmm"}
     assert kinds == {event["cat"] for event in operations}

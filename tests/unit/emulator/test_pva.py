@@ -1,4 +1,4 @@
-"""`pva` over a report: its figures are those of the plans, and what is not known raises."""
+"""`pva` over a report: its figures are those of the plans, and unknown figures raise an error."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_liveness_of_a_pipeline_then_is_what_a_walk_over_the_trace_finds(model, 
     for step in steps:
         parts = [step.notAlwaysLiveMemoryForIpu(ipu).bytes for ipu in range(2)]
         assert step.notAlwaysLiveMemory.bytes == sum(parts)
-    # The counters of the trace, in the order of time, are another reading of the same.
+    # The counters of the trace, in the order of time, must show the same peak.
     trace = json.loads(emulator.trace(model, tmp_path / "trace.json").read_text())
     counters = [event for event in trace["traceEvents"] if event["ph"] == "C"]
     held, most = {}, 0
@@ -112,7 +112,7 @@ def test_liveness_of_a_pipeline_then_is_what_a_walk_over_the_trace_finds(model, 
         most = max(most, sum(held.values()))
     num_tiles = emulator.tile_memory(model).num_compute_tiles
     assert max(step.notAlwaysLiveMemory.bytes for step in steps) == most * num_tiles
-    # While one IPU is at its peak, the other one computes, too.
+    # While one IPU is at its peak, the other IPU computes as well.
     alone = max(step.notAlwaysLiveMemoryForIpu(0).bytes for step in steps)
     assert alone < most * num_tiles
 
@@ -185,7 +185,7 @@ def test_tiles_then_they_hold_what_the_mean_tile_holds_and_none_more_than_the_fu
     for own, memory in zip(found, tiles.ipus, strict=True):
         assert len(own) == tiles.chip.num_tiles
         totals = [tile.memory.total.excludingGaps for tile in own]
-        # Each category is rounded once for each tile.
+        # On each tile, each category is rounded once.
         assert sum(totals) == pytest.approx(tiles.mean_bytes(memory) * len(own), abs=9 * len(own))
         assert max(totals) <= tiles.largest_bytes(memory) + 9
         peak = memory.peak.num_bytes / len(own) + memory.peak.temporary_bytes
@@ -271,7 +271,10 @@ def test_live_variables_then_make_up_the_bytes_of_each_step(model, report):
 
 
 def test_live_variables_then_are_those_that_live(report):
-    """Backward reads the input and the gradient of what forward made of it, which is gone."""
+    """Backward reads the input and the gradient of forward's result.
+
+    The result is freed already.
+    """
     names = {
         step.program.name.partition(" (")[0]: {
             each.name for each in step.notAlwaysLiveMemory.variables

@@ -1,4 +1,4 @@
-"""Reports as files and values: what is read is what was told, and a bad file is no report."""
+"""Reports as files and values: a file read back has the same values, and a bad file is refused."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_profiling_then_events_are_in_the_file_while_the_model_lives(tmp_path):
     model = trained(tmp_path)
     path = tmp_path / "model" / "profile.pop"
     model._on_device.measurement.profile.run()  # Waits for the writer.
-    # Two stages, forward and backward, of each micro-batch.
+    # Each micro-batch has a forward and a backward on each of the two stages.
     kinds = engine_kinds(path)
     assert kinds.count("forward") == kinds.count("backward") == 2 * ACCUMULATION
     model(*torch.randn(2, ROWS * ACCUMULATION, 32))
@@ -235,7 +235,7 @@ def test_read_when_a_fifo_is_beside_the_file_then_refuses_at_once(model, tmp_pat
     os.mkfifo(f"{path}{suffix}")
     with pytest.raises(OSError, match=f"{suffix} is a FIFO"):
         emulator.read_report(path)
-    # What is written anew begins without it.
+    # A new report removes the side file.
     assert emulator.read_report(emulator.report(model, tmp_path)).view["mode"] == "training"
 
 
@@ -303,7 +303,7 @@ def test_trace_then_each_slice_has_a_track_and_each_arrow_two_ends(model, tmp_pa
     assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in slices)
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    # An arrow forward and one back for each micro-batch, of the machine and of the engine.
+    # Each micro-batch has an arrow forward and one back, for the machine and for the engine.
     assert begins.keys() == ends.keys() and len(begins) == 2 * 2 * ACCUMULATION
     for name, begin in begins.items():
         assert begin["ts"] <= ends[name]["ts"]
@@ -363,7 +363,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     path = tmp_path / "inference" / "profile.pop"
     view = emulator.read_report(path).view
     assert view["mode"] == "inference" and view["fits"] is True
-    # What is written later has nothing of it.
+    # A later report contains nothing of this one.
     assert emulator.report(trained(name="inference"), tmp_path) == path
     assert emulator.read_report(path).view["mode"] == "training" and engine_kinds(path) == []
 

@@ -1,4 +1,4 @@
-"""What `emulator.show` does with values and figures, without a screen and in a notebook."""
+"""`emulator.show` with values and figures, without a screen and in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulator returns can be printed in 80 columns, and looked at in a notebook."""
+"""Values of the emulator fit 80 columns when printed, and are readable in a notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITHOUT_END = {"rect", "meta", "br", "input"}
 
 
 class _Balance(HTMLParser):
-    """Reads markup in which each element that begins also ends."""
+    """Parses markup, and counts the elements that are still open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,8 @@ def test_value_when_printed_then_fits_80_columns(name, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = str(VALUES[name](tmp_path))
     assert text.strip()
-    if name not in ("lab", "page", "record", "report", "trace"):  # A path is as long as it is.
+    # The length of a path is arbitrary.
+    if name not in ("lab", "page", "record", "report", "trace"):
         assert max(map(len, text.splitlines())) <= 80
     assert " object at 0x" not in text and "<class" not in text
 

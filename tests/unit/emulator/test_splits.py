@@ -1,4 +1,4 @@
-"""Splits of real models: by the user's blocks, by modules, and made."""
+"""Splits of real models by blocks and by modules, and models that are split so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 256
 
 
 class Chain(nn.Module):
-    """Layers of which the last is four times as wide, in blocks if asked for."""
+    """Layers, the last of which is four times as wide; with blocks if `has_blocks`."""
 
     def __init__(self, has_blocks: bool) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_autoplace_when_there_are_no_blocks_then_makes_them_and_shows_the_code()
     assert [stage.ipu for stage in plan.stages] == [0, 1]
     first = split.stages[1].units[0]
     assert f"poptorch.BeginBlock(model.get_submodule({first!r}), ipu_id=1)" in str(split)
-    # What was planned of a stage is what the estimate finds, copies and additions aside.
+    # The estimate finds the planned cycles of each stage, apart from copies and additions.
     for planned, stage in zip(split.stages, plan.stages, strict=True):
         assert planned.cycles == pytest.approx(stage.cycles, rel=0.2)
 

@@ -1,4 +1,4 @@
-"""How much the engine does for an update of a small model: a guard of speed without a clock."""
+"""Number of instructions in an update of a small model, a guard of speed without a clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import poptorch_emu as poptorch
 
 ACCUMULATION = 8
-# Counted on 2026-11-28: what a change of the compiler adds to it is paid at each step.
+# Counted on 2026-11-28. Each step pays for an instruction that the compiler adds.
 STORED = {"instructions": 105, "loads": 28, "stores": 18}
 
 
@@ -37,10 +37,11 @@ def counts_of_a_window(text: str) -> dict[str, int]:
     runs = 0
     for line in text.splitlines():
         if re.match(r"(forward|backward) \d+ on IPU", line):
-            runs = 1  # For all micro-batches at once.
+            runs = 1  # It runs once for all micro-batches.
         elif re.match(r"update \d+.* on IPU", line):
             runs = 1
-        elif line.startswith("prepare "):  # For all micro-batches.
+        # It runs once for all micro-batches, so it does not count.
+        elif line.startswith("prepare "):
             runs = 0
         elif re.match(r"  .* \+?= \w+::", line):
             counts["instructions"] += runs

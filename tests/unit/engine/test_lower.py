@@ -1,4 +1,4 @@
-"""What lowering says of a program beyond its code."""
+"""Lowering to a program: facts beside the code."""
 
 from __future__ import annotations
 

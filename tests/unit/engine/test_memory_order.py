@@ -1,4 +1,4 @@
-"""What is assumed about memory order holds for PyTorch's kernels: a sample of its databases."""
+"""Assumptions about memory order hold for PyTorch's kernels, on a sample of its databases."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from opinfo.memory_order import Compared, faults_of
 
 aten = torch.ops.aten
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of what it deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about deprecated operators.
 
 _IMAGES = torch.randn(2, 8, 6, 5)
-# Entries whose samples are no images, or whose kernels take an order for granted.
+# Operators whose samples in the database are not images, or whose kernels assume an order.
 _OPERATORS = {
     "roll": lambda: _IMAGES.roll((1, 2), (1, 3)),
     "roll of one dimension": lambda: _IMAGES.roll(1, 1),

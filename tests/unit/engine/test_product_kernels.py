@@ -42,7 +42,7 @@ def chosen(processor: tuple[str | None, int], role: Role, *sizes: int) -> Kernel
 @pytest.mark.parametrize(
     ("processor", "role", "sizes", "kernel"),
     [
-        # Just large enough, and a little smaller.
+        # Pairs of sizes: just large enough, and a little too small.
         (AMD_AVX2, FIXED, (17, 241, 257), Kernel.PANELS),
         (AMD_AVX2, FIXED, (16, 257, 255), None),
         (AMD_AVX2, LAYER, (256, 512, 64), Kernel.PANELS),
@@ -94,7 +94,7 @@ def test_small_product_then_has_the_kernel_for_them_on_any_processor(
         assert (chosen(processor, role, 33, 256, 256) is Kernel.SMALL) is takes_more
         assert (chosen(processor, role, 2, 257, 16) is Kernel.SMALL) is takes_more
         assert chosen(processor, role, 1, 64, 64) is not Kernel.SMALL
-    # What is packed is filled up, anything else is whole lines.
+    # Packed operands are padded; all other operands must fill whole cache lines.
     assert chosen(processor, FIXED, 8, 64, 10) is Kernel.SMALL
     assert chosen(processor, GRADIENT, 8, 64, 10) is not Kernel.SMALL
     assert chosen(processor, LAYER, 4, 64, 64) is Kernel.SMALL

@@ -68,7 +68,8 @@ def test_call_when_a_tensor_is_nested_then_none() -> None:
 
 
 def test_call_when_forward_has_constants_or_the_user_brings_it_into_order_then_none() -> None:
-    assert looked_at((X, Y), {}, ArgsParser(Added())) is None  # The value of scale is checked.
+    # The value of `scale` must be checked.
+    assert looked_at((X, Y), {}, ArgsParser(Added())) is None
     assert looked_at((X, Y), {}, Own(Plain())) is None
 
 

@@ -1,4 +1,4 @@
-"""What cannot be exported is refused, with the user's line and a way out."""
+"""Models that cannot be exported: the error names the user's line and a way out."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def normalised(model: Any, value: torch.Tensor) -> torch.Tensor:
 
 
 class Half(torch.autograd.Function):
-    """Its gradient is not that of its forward."""
+    """A function whose gradient does not belong to its forward."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:

@@ -86,7 +86,7 @@ def test_states_of_half_when_weights_are_half_then_steps_are_still_counted() -> 
     parameter = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float16))
     optimizer = optimizer_of(config, parameter)
     trained(optimizer, parameter, torch.ones(1, SIZE, dtype=torch.float16))
-    optimizer.state[parameter]["step"].fill_(4097.0)  # No number of float16.
+    optimizer.state[parameter]["step"].fill_(4097.0)  # float16 cannot represent this number.
     optimizer.load_state_dict(optimizer.state_dict())
     state = optimizer.state[parameter]
     assert state["step"].item() == 4097.0

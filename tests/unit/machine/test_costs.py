@@ -70,7 +70,7 @@ class TestOnAChip:
         assert cost.compute_cycles > own(chip, 8192 * 512, HALF) / 4
 
     def test_look_up_then_is_no_worse_than_a_cut_of_the_columns_alone(self, chip) -> None:
-        # 1,024 columns on as many tiles, none of which skips an index.
+        # A cut by hand: 1,024 columns on as many tiles, each of which reads all indices.
         cost = look_up(30_000, 1024, 512, HALF, tiles_of(chip)).cost
         result = own(chip, 512 * 1024, HALF) * HALF
         by_columns = 180 + 512 * (19 + 2) + STEP + (result + 512 * 4) / 4
@@ -82,7 +82,7 @@ class TestOnAChip:
         """No tile looks at all of them; each part of the table is sent to those that need it."""
         num_indices = 1 << 17
         cost = look_up(1024, 32, num_indices, FLOAT, tiles_of(chip)).cost
-        # A cut by hand: the whole table, of 128 kB, goes to every one of 1,024 tiles.
+        # A cut by hand: each of 1,024 tiles receives the whole table of 128 kB.
         result = own(chip, num_indices * 32, FLOAT) * FLOAT
         looked_at = num_indices // 1024
         by_index = 180 + looked_at * (19 + 2 * 32) + (result + looked_at * 4 + 2**17) / 4 + STEP
@@ -98,7 +98,7 @@ class TestOnAChip:
         small = found(large.temporary_bytes - 1)
         assert small.temporary_bytes < large.temporary_bytes
         assert small.cost.cycles >= large.cost.cycles
-        # Where no plan does with so little, it is the one that takes least.
+        # If no plan fits into so little memory, the plan with the least memory is chosen.
         assert found(1).temporary_bytes <= small.temporary_bytes
 
     def test_added_rows_then_fill_the_table_first(self, chip) -> None:
@@ -107,7 +107,7 @@ class TestOnAChip:
         assert large.cycles > small.cycles > 2 * STEP
 
     def test_reduction_when_it_is_small_then_has_no_third_program(self, chip) -> None:
-        # 128 sums of 29 parts: over the root of them it would save cycles, but start once more.
+        # 128 sums of 29 parts: two stages of the sum would save cycles, but start one more program.
         cost = reduction(29 * 128, 128, FLOAT, tiles_of(chip), is_inner=False)
         assert cost.steps == 2
 
@@ -175,7 +175,7 @@ def test_products_when_they_grow_by_whole_blocks_of_tiles_then_take_no_fewer_cyc
 ) -> None:
     sizes = {"rows": rows, "reduced": reduced, "columns": columns}
     sizes = {name: BLOCK * size for name, size in sizes.items()}
-    # An odd number of blocks cannot be cut over pairs of tiles, which share a bus.
+    # An odd number of blocks cannot be divided among pairs of tiles, which share a bus.
     sizes["columns"] *= 2
     larger = {**sizes, grown: 4 * sizes[grown]}
     small, large = (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
 from poptorch_emu.machine.ipu import BOW, C600, MK2
 
-# Bytes of an operand and of a sum, inputs and outputs of a block.
+# (bytes of an operand, bytes of a sum, inputs of a block, outputs of a block)
 UNITS = {
     Precision.HALF: (2, 2, 16, 16),
     Precision.MIXED: (2, 4, 16, 8),
@@ -89,7 +89,7 @@ def test_plan_then_is_the_best_that_leaves_no_tile_idle(
     while (expected := scalar_search(product, tiles, bound)) is None:
         bound = 2 * bound if bound < 2 * C600.tile_bytes else math.inf
     assert found.cycles == round(expected[0])
-    # Of several plans as fast, either may be taken.
+    # If several plans are equally fast, either may be chosen.
     assert found.temporary_bytes <= bound
 
 

@@ -1,4 +1,4 @@
-"""What may change after compilation: the table of PopTorch's reference on optimisers."""
+"""Changes after compilation, by the table of PopTorch's reference on optimisers."""
 
 from __future__ import annotations
 

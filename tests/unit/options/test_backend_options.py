@@ -1,4 +1,4 @@
-"""Options of the layer below: which are known, for which kind of value."""
+"""Options of PopART: the known names, and the kind of value for each."""
 
 import pytest
 
@@ -17,7 +17,7 @@ VALUE_OF_KIND = {
     "set / vector": ["text"],
     "map": {"key": "text"},
 }
-# One or two of each kind, the first of the table and the last.
+# The first and the last option of each kind in the table.
 SAMPLES = {
     "bool": ["enableExplicitIR", "replicatedCollectivesSettings.mergeAllReduceCollectives"],
     "uint64": ["firstDotOp", "virtualGraphMode", "subgraphCopyingStrategy", "random_seed"],

@@ -1,4 +1,4 @@
-"""What options say to an optimiser, and what it says to them."""
+"""Settings that options and optimisers share."""
 
 import pytest
 

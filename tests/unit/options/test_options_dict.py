@@ -1,4 +1,4 @@
-"""What all option objects share: checks, freezing, copies, text."""
+"""Features that all option objects share: checks, freezing, copies, text."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""What is known while a model is compiled is computed then, and nothing else is."""
+"""Only values that are known at compilation are computed then."""
 
 from __future__ import annotations
 

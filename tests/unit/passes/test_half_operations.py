@@ -1,4 +1,4 @@
-"""What is computed in float32 and rounded once, in models of half numbers."""
+"""Operations of half numbers that are computed in float32 and rounded once."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_recurrent_layer_when_trained_then_keeps_its_reserve() -> None:
 
 
 def passing_on() -> HandGraph:
-    """Every way to pass a value on, and what looks like one and is none."""
+    """Returns a graph of operations that pass a value on, and of similar ones that do not."""
     hand = HandGraph()
     x, weight = hand.input(2, 3), hand.variable("weight", 3, 4)
     value = hand.add(aten.detach.default, x)

@@ -1,4 +1,4 @@
-"""The numbering of devices, and who holds which IPUs when."""
+"""The numbering of devices, and their reservation of IPUs."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""How many workers and threads a model gets, and in which order they work."""
+"""Numbers of workers and threads for a model, and the order of their work."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ ILLEGAL = {
 }
 
 
-# The two micro-batches come back in the other order.
+# The two micro-batches come back in reversed order.
 OVERTAKING = """\
 0F0,0F1,,0B1,0B0,0U0
 ,,1F1|1B1,1F0|1B0,,1U0

@@ -1,4 +1,4 @@
-"""What a pipeline recomputes in its last stage: hardware.md 3.2."""
+"""Recomputation in the last stage of a pipeline: hardware.md 3.2."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def recomputed_layers(marked: tuple[int, ...], mode: Recomputation) -> dict[str,
     ("marked", "layers", "activations"),
     [
         ((), 0, 0),
-        ((0,), 1, 0),  # The marked activation is kept, and all behind it.
+        ((0,), 1, 0),  # The marked activation and all later ones are kept.
         ((2,), 3, 2),
         ((0, 2), 3, 1),
         ((3,), 4, 3),

@@ -1,4 +1,4 @@
-"""What may cross while the IPUs compute, and what is said where it may not."""
+"""Transfers that overlap with computation, and the messages about those that cannot."""
 
 from __future__ import annotations
 

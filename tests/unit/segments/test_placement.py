@@ -1,4 +1,4 @@
-"""What lives in streaming memory: by the user's wish, else by the liveness of phases."""
+"""Choice of tensors for streaming memory, by the user or by the liveness of phases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_stash_then_is_what_forward_keeps_for_backward() -> None:
     assert not is_stash((F, 0), (F, 1)) and not is_stash((B, 1), (B, 0))
 
 
-# (liveness, asked for, of a stash, of what goes to the next phase)
+# (liveness, location by the user, whether a stash is off chip, whether a value for the next phase
+# is off chip)
 LEAVING = [
     (Liveness.AlwaysLive, TensorLocation(), False, False),
     (Liveness.AlwaysLive, OFF, True, False),

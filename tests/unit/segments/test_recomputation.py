@@ -1,4 +1,4 @@
-"""Which operations backward runs again, by mode, mark and kind."""
+"""Choice of operations that backward recomputes, by mode, mark and kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode = Recomputation
 
 
 def chosen(graph: Graph, mode: Mode) -> list[str]:
-    """Returns the names of what is run again, in order."""
+    """Returns the names of the recomputed operations, in order."""
     found = recomputed_operations(graph, placed(graph), mode)
     return [node.name for node in graph.operations if node in found]
 
@@ -68,12 +68,12 @@ def test_standard_then_keeps_about_the_root_evenly(num_layers) -> None:
         if node.name not in chosen(graph, Mode.STANDARD)
     ]
     period = next(k for k in range(1, 99) if k * k > num_layers)
-    # Nothing of forward reads the last one, so that keeping it would save nothing.
+    # Forward does not read the last activation, so that keeping it would save nothing.
     assert kept == list(range(period, num_layers, period))
 
 
 def test_standard_then_keeps_what_is_small_where_it_cuts() -> None:
-    # Blocks that widen and come back, with a way around each: only between blocks little is live.
+    # Each block widens its input and has a shortcut around it, so few values live between blocks.
     hand = HandGraph()
     x = hand.input(4)
     small = []

@@ -1,4 +1,4 @@
-"""What is said to be the same on all replicas is, when two of them run with their own data."""
+"""Values that count as equal on all replicas are equal when two of them run with their own data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def values_of(graph: Graph, replica: int, own: set[str], shared: int) -> dict[st
 
     Args:
         graph: what is run.
-        replica: which one; with it differ inputs, the generator and the variables of `own`.
+        replica: index of the replica, which determines inputs, generator and the variables in
+            `own`.
         own: variables that replicas have of their own.
         shared: how many replicas get the same input.
     """

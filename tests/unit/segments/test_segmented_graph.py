@@ -59,7 +59,7 @@ def test_value_that_another_segment_uses_then_crosses_to_it_once(ipus) -> None:
         for value in user.all_input_nodes
         if value in places.port_of and places.port_of[value] != places.port_of[user]
     }
-    # What a backward is given by its own forward, that forward was given or has computed.
+    # Each value that backward gets from its own forward was received or computed by this forward.
     assert set(arrivals) >= needed
     assert set(arrivals.values()) <= {1}
     for value, consumer in set(arrivals) - needed:
@@ -106,6 +106,6 @@ def test_source_that_two_stages_read_then_is_loaded_by_both() -> None:
     graph = layers([0, 1])
     segments = cut(graph, placed(graph), True).segments
     loads = {port: {str(source) for source in s.loads} for port, s in segments.items()}
-    # Backward reads the weight again; the input of stage 0 too, since it is at hand anywhere.
+    # Backward reads the weight again, and also the input of stage 0, which is available everywhere.
     assert loads[F, 0] == {"input 0", "variable w0"}
     assert loads[B, 1] == {"variable w1"}

@@ -1,4 +1,4 @@
-"""Which tensors of an update are cut over the replicas, on both sides of each limit."""
+"""Choice of tensors to shard in an update, on both sides of each limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward in two halves: which operations can wait, what they need, and that nothing is lost."""
+"""Backward in two halves: operations that can wait, and the values that they need."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_operations_that_can_wait_then_lead_to_gradients_of_weights_of_their_sta
         assert {places.port_of[user] for user in node.users if user.op == "call_function"} <= {
             places.port_of[node]
         }
-    # What goes on to the stage before does not wait; on the first stage there is nothing of it.
+    # Gradients for the previous stage cannot wait. The first stage has no such gradients.
     for stage in range(places.num_stages):
         own = {n for n in graph.operations if places.port_of[n] == (B, stage)}
         assert (own <= waiting) == (stage == 0)

@@ -1,4 +1,4 @@
-"""Types of what was read from JSON: the first fault is named, with its place."""
+"""Types of values read from JSON: the first fault is named, with its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where PopTorch's rules are not PyTorch's: worked examples."""
+"""Worked examples of rules in which PopTorch differs from PyTorch."""
 
 import pytest
 import torch

@@ -23,7 +23,7 @@ RMSPROP = {"lr": 0.01, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05, "momentu
 L2, DECOUPLED = {"is_decoupled": False}, {"is_decoupled": True}
 CORRECTED, UNCORRECTED = {"is_corrected": True}, {"is_corrected": False}
 
-# Rule, hyper-parameters, reference, and what only the reference is told.
+# (rule, hyper-parameters, reference, further arguments of the reference)
 CASES: dict[str, tuple[Kind, dict[str, float], Callable[..., Any], dict[str, bool]]] = {
     "sgd": (Kind.SGD2, {**SGD, "momentum": 0.0}, reference.sgd, {}),
     "sgd-momentum": (Kind.SGD2, {**SGD, "weight_decay": 0.0}, reference.sgd, {}),

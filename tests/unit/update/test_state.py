@@ -1,4 +1,4 @@
-"""Which state a rule keeps, in which type."""
+"""Tests of the states that each rule keeps, and of their types."""
 
 import pytest
 import torch

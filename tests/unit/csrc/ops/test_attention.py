@@ -99,7 +99,8 @@ def wide_value():
     return [*operands()[:2], torch.randn(BATCH, HEADS, STEPS, SIZE + 3, requires_grad=True)]
 
 
-# What some version of PyTorch composes: for three dimensions 2.14 and newer have a kernel.
+# Cases that some version of PyTorch composes. For example, only 2.14 and newer have a kernel for
+# three dimensions.
 CASES_OF_EAGER = {
     "mask with gradient": learned_mask,
     "three dimensions": three_dimensions,

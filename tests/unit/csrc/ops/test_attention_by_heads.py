@@ -52,7 +52,7 @@ def test_attention_of_any_length_then_has_the_numbers_of_the_formula(
 
 
 def test_scores_of_many_keys_then_are_computed_for_some_queries_at_a_time():
-    """More scores than are made at once, of which the last part has fewer queries."""
+    """The scores are computed in several parts, and the last part has fewer queries."""
     check(heads(1, 2, 33, 16, 0), heads(1, 2, 3000, 16, 1), heads(1, 2, 3000, 16, 2), 0.5)
 
 

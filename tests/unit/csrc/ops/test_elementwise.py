@@ -10,10 +10,10 @@ import torch
 import poptorch_emu._C  # noqa: F401  (it registers the operators)
 
 elementwise = torch.ops.poptorch_emu.elementwise
-# Around the edges of parts and blocks.
+# Sizes around the edges of parts and blocks.
 SIZES = [0, 1, 7, 8, 33, 255, 256, 257, 4097, 8191, 8192, 8193, 40_000]
 
-# Operation -> its number, how many operands, and the same in PyTorch.
+# Operation -> its number, the number of its operands, and the same function of PyTorch.
 CASES: dict[str, tuple[int, int, Callable[..., torch.Tensor]]] = {
     "copy": (0, 1, lambda a: a),
     "neg": (1, 1, torch.neg),

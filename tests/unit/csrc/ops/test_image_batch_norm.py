@@ -1,4 +1,4 @@
-"""Batch norm of images that lie channels last: as exact as PyTorch's of the other layout."""
+"""Batch norm of channels-last images: as exact as PyTorch's for the other layout."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def images_last(x):
 
 
 def arguments(shape, *, is_affine=True, offset=5.0):
-    """Returns an image whose mean is far from zero, and what else a batch norm takes."""
+    """Returns an image whose mean is far from zero, and the other arguments of a batch norm."""
     torch.manual_seed(0)
     channels = shape[1]
     x = 3 * torch.randn(shape) + offset
@@ -62,7 +62,7 @@ def test_gradients_are_as_near_to_double_precision_as_pytorchs(shape, is_affine)
     exact = gradients(FORWARD, BACKWARD, in_double)
     theirs = gradients(FORWARD, BACKWARD, list)
     ours = gradients(OURS, OUR_BACKWARD, list)
-    if not is_affine:  # PyTorch gives nothing there.
+    if not is_affine:  # PyTorch then returns the first gradient only.
         exact, theirs, ours = exact[:1], theirs[:1], ours[:1]
     limits = [4 * each + 1e-5 for each in distances(theirs, exact)]
     assert all(a <= b for a, b in zip(distances(ours, exact), limits, strict=True))

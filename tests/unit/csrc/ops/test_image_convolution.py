@@ -13,7 +13,8 @@ import torch
 import poptorch_emu  # noqa: F401  (the operator is its own)
 
 ours = torch.ops.poptorch_emu.image_convolution_backward
-last = torch.ops.poptorch_emu.channels_last  # With the strides that the engine's images have.
+# Copies an image to the strides of the engine's images.
+last = torch.ops.poptorch_emu.channels_last
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 1), (2,)])

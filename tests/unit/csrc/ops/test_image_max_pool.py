@@ -66,7 +66,7 @@ def test_maxima_and_indices_are_those_of_pytorch(
     except RuntimeError:
         assume(False)
     for size, kernel, _, padding, dilation in (height, width):
-        # PyTorch notes an index outside of the image for a window of which nothing is inside.
+        # For a window without any pixel, PyTorch returns an index outside of the image.
         assume(any(0 <= place * dilation - padding < size for place in range(kernel)))
     check_equality(x, *windows, ceil_mode)
 

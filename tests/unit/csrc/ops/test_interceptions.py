@@ -1,4 +1,4 @@
-"""What PyTorch's composite operators record on `ipu`."""
+"""Recording of PyTorch's composite operators on `ipu`."""
 
 import pytest
 import torch

@@ -14,7 +14,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 def signed(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Returns numbers among which are both zeros and infinity.
 
-    Which bits of a NaN come through an addition depends on the processor, not on who adds.
+    The bits of a NaN after an addition depend on the processor, so there is no NaN.
     """
     x = torch.randn(shape).to(dtype)
     x.view(-1)[:3] = torch.tensor([0.0, -0.0, float("inf")])

@@ -16,7 +16,7 @@ import torch
 from poptorch_emu import _C
 
 HERE = Path(__file__).parent
-# Tests of operations that have such kernels: attention, poolings, products, LSTMs.
+# Tests of operations with kernels for several vector widths: attention, poolings, products, LSTMs.
 NAMES = (
     "test_attention_by_heads.py",
     "test_pooled_convolution.py",
@@ -27,12 +27,12 @@ NAMES = (
     "test_rnn.py",
 )
 
-# What has no kernels with vectors of its own, or is about those of oneDNN.
+# Tests to skip: operations without vector kernels of our own, and kernels of oneDNN.
 OTHERS = "rnn_layer or on_ipu or onednn"
 
 with_avx512 = pytest.mark.skipif(_C.vector_width() < 512, reason="there are none that are wider")
 
-# An LSTM of 19 rows: its kernels have vectors, too.
+# Program that trains an LSTM of 19 rows, whose kernels also use vectors.
 TRAINS_AN_LSTM = """
 import hashlib, torch
 from test_rnn import by_layers

@@ -34,8 +34,8 @@ def packed_linear(
     return torch.ops.poptorch_emu.packed_linear(x, packed, bias, num_outputs, PANELS)
 
 
-# Around the edges of tiles (4 rows or 6, 24 columns or 64, vectors of 8 or 16), of blocks of the
-# depth (256), of rows (256 or 144) and of columns (1,008 or 1,024).
+# Sizes around the edges of tiles (4 rows or 6, 24 columns or 64, vectors of 8 or 16), of blocks of
+# the depth (256), of rows (256 or 144) and of columns (1,008 or 1,024).
 ROWS = st.sampled_from([1, 3, 5, 64, 65, 66, 67, 143, 145, 255, 256, 257, 258, 515, 520])
 COLUMNS = st.sampled_from(
     [
@@ -156,14 +156,14 @@ def test_all_products_of_the_same_numbers_then_have_the_same_bits(size) -> None:
 
 
 def test_zeros_then_have_the_same_sign_in_all_columns() -> None:
-    # Their products are too small for float32, and negative.
+    # The products are negative and too small for float32, so they round to -0.
     left, right = torch.full((300, 16), -1e-30), torch.full((16, 1009), 1e-30)
     layer = packed_linear(left, pack_weight(right.t()), None, 1009)
     for found in (product(left, right), layer):
         assert found.count_nonzero() == 0 and found.signbit().all()
 
 
-# Of a small depth, so that little is packed at once.
+# The depth is small, so that little is packed at once.
 @pytest.mark.parametrize("size", [(520, 17, 160), (2048, 16, 64), (260, 40, 1100)], ids=str)
 def test_first_product_of_a_thread_then_is_that_of_pytorch(size: tuple[int, int, int]) -> None:
     rows, depth, columns = size

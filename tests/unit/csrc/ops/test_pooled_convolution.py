@@ -18,7 +18,8 @@ from poptorch_emu import _C
 pytestmark = needs_onednn
 pooled_convolution = torch.ops.poptorch_emu.pooled_convolution
 
-# Of a convolution and of a pooling: (stride, padding, dilation), the size of the kernel before.
+# `steps`: (stride, padding, dilation) of a convolution. `windows`: (size, stride, padding,
+# dilation) of a pooling.
 steps = st.tuples(st.integers(1, 2), st.integers(0, 2), st.integers(1, 2))
 windows = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 1), st.integers(1, 2))
 

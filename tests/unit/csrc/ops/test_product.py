@@ -33,7 +33,7 @@ def operands(
 
 
 def assert_is_product(product: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Compares with the product in float64; rounding grows with what is added up."""
+    """Compares with the product in float64; rounding grows with the size of the terms."""
     exact = left.double() @ right.double()
     magnitude = left.double().abs() @ right.double().abs()
     bound = magnitude * torch.finfo(left.dtype).eps * (2 + left.shape[1] ** 0.5)
@@ -41,7 +41,7 @@ def assert_is_product(product: torch.Tensor, left: torch.Tensor, right: torch.Te
     assert ((product.double() - exact).abs() <= bound).all()
 
 
-# Around the edges of tiles and blocks.
+# Sizes around the edges of tiles and blocks.
 sizes = st.sampled_from([1, 7, 8, 31, 32, 33, 96, 120, 511, 512, 520, 1024, 1056])
 lines = st.integers(1, 12).map(lambda count: 16 * count) | st.sampled_from([512, 1056])
 depths = st.integers(1, 70) | st.sampled_from([127, 255, 256, 257, 700])
@@ -70,7 +70,8 @@ def test_product_with_a_row_then_each_row_has_it_added(
     exact = left.double() @ right.double() + row
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
     assert torch.equal(multiply(left, right, kernel, torch._neg_view(-row)), found)
-    if size[0] <= 256:  # The depth of a block: a whole element is added up before the row is.
+    # The depth fits in one block, so each element is complete before the row is added.
+    if size[0] <= 256:
         assert kernel == LIBRARY or torch.equal(found, product + row)
 
 
@@ -93,7 +94,7 @@ def test_product_when_an_operand_is_not_finite_then_its_row_and_column_are_not(
     assert torch.equal(~multiply(left, right, kernel).isfinite(), wrong)
 
 
-# Each is larger than a block of either side in one way, but the first.
+# Each size except the first is larger than a block in one dimension.
 SIZES = [(8, 64, 64), (1030, 256, 128), (256, 1032, 128), (500, 64, 1056), (1000, 640, 64)]
 
 

@@ -1,4 +1,4 @@
-"""The counter-based random operators: what they draw, and what it may depend on."""
+"""The counter-based random operators: their numbers, and everything that may change them."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What is recorded on `ipu` computes the numbers of eager PyTorch, random draws included."""
+"""Operations recorded on `ipu` compute the numbers of eager PyTorch, also random ones."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Recurrent networks: what they record on `ipu`, and what their operators compute on the CPU."""
+"""Recurrent networks: their recording on `ipu`, and the results of their operators on the CPU."""
 
 import itertools
 from copy import deepcopy
@@ -76,8 +76,8 @@ def test_rnn_layer_results_equal_eager(cell, dtype):
         if dtype is torch.float32:
             assert torch.equal(ours, theirs)
         else:
-            # On some processors the library's products in float64 have other bits where the same
-            # numbers lie otherwise in memory, eager PyTorch's own among them.
+            # On some processors, float64 products of the library have other bits if the same
+            # numbers lie elsewhere in memory. This is also true in eager PyTorch.
             torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-15)
 
 

@@ -37,7 +37,8 @@ def test_value_when_drawn_often_then_mean_is_within_five_sigmas(value: float) ->
     step = high - low
     exact = single.double().item()
     assert low < exact < high and len(draws.unique()) == 2
-    # The two are neighbours: the chance of the upper one is the place of the value between them.
+    # The probability of the upper neighbour is the relative distance of the value from the lower
+    # one.
     chance = (exact - low) / step
     sigma = step * math.sqrt(chance * (1 - chance) / DRAWS)
     assert abs(draws.mean().item() - exact) < 5 * sigma

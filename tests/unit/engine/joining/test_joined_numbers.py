@@ -84,7 +84,7 @@ class Images(nn.Module):
         return x + F.interpolate(self.second(y), size=(STEPS, WIDTH))[:, 0]
 
 
-# Each takes and returns (rows, steps, width).
+# Modules whose input and output have the shape (rows, steps, width).
 PARTS: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(WIDTH, WIDTH),
     "layer norm": lambda: nn.LayerNorm(WIDTH),

@@ -1,4 +1,4 @@
-"""What a chain of views and transposes amounts to, against the tensors themselves."""
+"""Arrangements of chains of views and transposes, compared with the tensors themselves."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ def test_weights_that_the_host_changes_reach_the_next_call():
     training(x)
     text = training._executable.program.text()
     assert text.count("of prepare body.convolutions.1.weight\n") == 2
-    # The preparation and the update read it as it is.
+    # Only the preparation and the update read the weight in its original layout.
     assert text.count("= variable body.convolutions.1.weight\n") == 2
     other = made("residual")
     with torch.no_grad():

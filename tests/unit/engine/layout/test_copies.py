@@ -41,7 +41,7 @@ class Parts(nn.Module):
         return sum(part.sum() * (1 + place) * part.exp().mean() for place, part in enumerate(parts))
 
 
-# What is taken of a tensor (4, 5, 6), and whether its gradient is put together.
+# For each case: the parts of a tensor (4, 5, 6), and whether its gradient is joined from parts.
 TAKEN: dict[str, tuple[Callable[[torch.Tensor], list[torch.Tensor]], bool]] = {
     "selected": (lambda y: [y[:, :, index] for index in range(6)], True),
     "selected in another order": (lambda y: [y[:, index] for index in (2, 0, 4, -2, 1)], True),

@@ -63,7 +63,7 @@ def test_update_when_fused_then_has_the_same_bits(
     plain, plain_text = trained(OPTIMIZERS[name], dtype)
     for key, value in plain.items():
         assert torch.equal(fused[key], value), key
-    # The norms of LAMB depend on what comes before them.
+    # LAMB is not fused, because its norms depend on earlier results.
     assert ("poptorch_emu::elementwise" in text) == (name != "LAMB")
     assert "poptorch_emu::elementwise" not in plain_text
 

@@ -1,4 +1,4 @@
-"""What an inference program does before its micro-batches, and what it does anew for each."""
+"""Operations that an inference program runs once before its micro-batches, or for each of them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Attentive(nn.Module):
 
 
 class OfProjection(nn.Module):
-    """Attention to parts of a copy, one of which somebody else may read, too."""
+    """Attention to parts of a copy; another operation may also read one of the parts."""
 
     def __init__(self, *, is_read: bool, dim: int = 0) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_attention_of_pytorch_then_reads_its_projection(num_heads: int, batch_fi
     expected = plain(model)
     actual, text = run(model)
     forward = text[: text.index(ATTENTION)]
-    # Heads of one number have no dense rows.
+    # Heads with one number have no dense rows, so the copy stays.
     assert text.count(ATTENTION) == 1 and (COPY in forward) == (num_heads == WIDTH)
     assert_close(actual, expected)
 
@@ -123,7 +123,7 @@ def test_copy_when_somebody_else_reads_it_then_stays(is_read: bool, dim: int) ->
 
 
 class Cut(nn.Module):
-    """A dense copy of some columns: the result, or what an operation of three results reads."""
+    """A dense copy of some columns, which is the result or the input of a layer norm."""
 
     def __init__(self, is_normed: bool) -> None:
         super().__init__()

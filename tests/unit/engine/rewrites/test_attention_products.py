@@ -68,7 +68,7 @@ def encoder() -> nn.Module:
 
 MASK = torch.arange(LENGTH * LENGTH).view(LENGTH, LENGTH) % 5 != 1
 
-# By name: the body, and how many attentions are ours.
+# For each case: the body, and the number of attentions that our operator computes.
 BODIES = {
     "heads": (lambda: Attentive(4), 1),
     "one head": (lambda: Attentive(1), 1),

@@ -74,7 +74,7 @@ class Normed(nn.Module):
 
 
 class Twice(nn.Module):
-    """Two convolutions of one weight, of which one has a norm."""
+    """Two convolutions with one weight; a norm follows only one of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class OfBatch(nn.Module):
         return torch.relu(self.norm(self.layer(x)))
 
 
-# By name: the body, how many norms are left.
+# For each case: the body, and the number of norms that are left.
 BODIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "one": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3), norm(4), nn.ReLU()), 0),
     "no bias": (lambda: nn.Sequential(nn.Conv2d(6, 4, 3, bias=False), norm(4)), 0),

@@ -80,7 +80,7 @@ def norm() -> nn.Module:
     return part
 
 
-# By name: the body, and how many convolutions are pooled at once.
+# For each case: the body, and the number of convolutions that are fused with their pooling.
 BODIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "relu last": (lambda: nn.Sequential(nn.Conv2d(3, 6, 5), nn.MaxPool2d(2), nn.ReLU()), 1),
     "relu first": (lambda: nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)), 1),

@@ -1,4 +1,4 @@
-"""Cross entropies whose classes a view has put elsewhere: by rows, with the same numbers."""
+"""Cross entropies with classes in another dimension: computed by rows, with equal numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def as_images(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def of_log_softmax(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Uses the logarithms twice: in the loss and by themselves."""
+    """Computes a loss that also reads the log-probabilities directly."""
     logs = F.log_softmax(scores.transpose(1, 2), 1)
     return F.nll_loss(logs, target, ignore_index=2) + 0.1 * logs.exp().square().mean()
 
@@ -62,7 +62,7 @@ def through_two_views(scores: torch.Tensor, target: torch.Tensor) -> torch.Tenso
 
 
 WEIGHTS = torch.linspace(0.5, 2.0, CLASSES)
-# With the loss whether it is one of rows in the engine.
+# For each case: the loss, and whether the engine computes it by rows.
 LOSSES: dict[str, tuple[Loss, bool]] = {
     "mean": (turned(), True),
     "sum": (turned(reduction="sum"), True),
@@ -141,7 +141,7 @@ def test_loss_of_turned_scores_then_no_logarithm_is_copied(monkeypatch: pytest.M
         _, plain = trained(Tagger(turned()), batch())
     assert "nll_loss2d" in plain
     assert text.count("::clone(") <= plain.count("::clone(")
-    # Of the gradient a copy is made only where it is out of order, and it is not.
+    # Backward requests a contiguous gradient, which copies only a gradient in another order.
     backward = text[text.index("backward 0") :]
     assert "::contiguous(" in backward
 

@@ -104,7 +104,7 @@ def with_others(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.nll_loss(logs, target) + 0.1 * logs.exp().square().mean()
 
 
-# With each loss whether its gradient is made at once.
+# For each case: the loss, and whether one operation computes its gradient.
 LOSSES: dict[str, tuple[Loss, bool]] = {
     "mean": (F.nll_loss, True),
     "sum": (lambda logs, target: F.nll_loss(logs, target, reduction="sum") / 10, True),

@@ -1,4 +1,4 @@
-"""Which gradients are added row by row, and that it changes no bit of the training."""
+"""Gradients that are added row by row, with the same bits in training."""
 
 import pytest
 import torch

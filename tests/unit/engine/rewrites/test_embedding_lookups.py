@@ -1,4 +1,4 @@
-"""Embeddings whose rows are fetched ahead: in every program, with the bits of PyTorch's lookup."""
+"""Embeddings that fetch rows ahead: in every program, with the bits of PyTorch's lookup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gradients are added while they are made, and that training stays what it is."""
+"""Gradients that their products add to the sum, without a change of the training."""
 
 import pytest
 import torch
@@ -146,7 +146,7 @@ def test_gradient_when_it_is_large_and_somebody_reads_it_then_has_the_same_bits(
     def anchor_second(options):
         options.anchorTensor("anchored", "Gradient___second.weight")
 
-    # With this rate weights move by some hundredths, so that last bits of gradients show.
+    # With this rate, weights move by some hundredths, so that the last bits of gradients matter.
     weights, text = train(Model(width=WIDE), rows=64, lr=1.0)
     assert products_of(text) == {"first.weight", "second.weight"}
     assert "-> accumulator second.weight" not in text

@@ -128,7 +128,7 @@ class ReadsSums(nn.Module):
 @pytest.mark.parametrize("is_read", [False, True])
 def test_sums_when_others_read_them_then_gradients_are_those_of_pytorch(is_read: bool) -> None:
     weights, text = train(ReadsSums(is_read=is_read))
-    # What is read before the product stays PyTorch's.
+    # If the sum is read before the product, PyTorch computes it.
     assert text.count(PYTORCH) == is_read and SUMS in text
     expected = plain(ReadsSums(is_read=is_read))
     for name, value in weights.items():
@@ -136,7 +136,7 @@ def test_sums_when_others_read_them_then_gradients_are_those_of_pytorch(is_read:
 
 
 class Positions(nn.Module):
-    """A weight of the shape of a layer's result: its gradient is what the layer's reads."""
+    """A layer and a weight that is added to its result, so that both have the same gradient."""
 
     def __init__(self, *, has_bias: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What float16 kernels are slow at is computed in float32 and rounded once, on its own stage."""
+"""Operations with slow float16 kernels are computed in float32 and rounded once."""
 
 import pytest
 import torch
@@ -168,7 +168,7 @@ def test_a_linear_layer_in_half_precision_then_is_rounded_once():
     x = torch.randn(BATCH, 64).half()
     inference = poptorch.inferenceModel(model, options())
     exact = nn.functional.linear(x.double(), model.weight.double(), model.bias.double())
-    # Sums in float32 are off by less than what lies between two neighbours of float16.
+    # Sums in float32 are off by less than the distance of two neighbours in float16.
     error = (inference(x).double() - exact).abs()
     assert (error <= exact.abs() * 2**-11 * 1.01 + 1e-6).all()
 

@@ -74,7 +74,7 @@ class Given(nn.Module):
 
 
 class Added(nn.Module):
-    """Products to which something else than a bias is added."""
+    """Products with another addend than a bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,7 +382,7 @@ def test_layers_that_follow_each_other_then_have_the_numbers_of_pytorch(kernel):
     assert num_layers(text_of(inference), kernel) == 2
 
 
-# More than a tile, a panel or a block of each kernel in every way.
+# Each size exceeds a tile, a panel or a block of each kernel.
 INPUTS, OUTPUTS, ROWS = 300, 310, 24
 
 

@@ -63,7 +63,7 @@ def trained(model: Layers, x: torch.Tensor) -> tuple[list[torch.Tensor], str]:
 
 
 def by_hand(model: Layers, x: torch.Tensor) -> list[torch.Tensor]:
-    """Returns what plain PyTorch makes of it in float64."""
+    """Returns the results of plain PyTorch in float64."""
     model, results, losses = model.double(), [], []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for micro_batch in x.double().chunk(ACCUMULATION):
@@ -87,8 +87,7 @@ def made(rows: int, inputs: int, hidden: int, seed: int = 0) -> tuple[Layers, to
     return Layers(inputs, hidden), torch.randn(ACCUMULATION * rows, inputs) / inputs
 
 
-# How many products of a program have which text, of the three forward and as many for gradients of
-# values that are not scaled and added to a matrix.
+# Pattern of the text of a product on each processor.
 PRODUCTS = {
     AMD_AVX2: r"poptorch_emu::product\( %\d+ %\d+ panels \)",
     AMD_AVX512: r"mkldnn::_linear_pointwise\(",
@@ -150,5 +149,5 @@ def test_products_of_any_size_then_have_the_numbers_of_pytorch(
     assert_close(found, expected)
     name = "mkldnn::_linear_pointwise(" if kernel is Kernel.ONEDNN else "poptorch_emu::product("
     assert name in text
-    # What is added to it is a matrix: no other operator has a place for it.
+    # The addend is a matrix, which only `addmm` supports.
     assert "aten::addmm(" in text or rows == 1

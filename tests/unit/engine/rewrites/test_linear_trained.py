@@ -27,7 +27,7 @@ from poptorch_emu.engine.product_kernels import Kernel, Role
 ACCUMULATION = 4
 NUM_UPDATES = 3
 ONCE_A_WINDOW = ", again when its variable has changed\n"
-LEARNING_RATE = 0.01  # With ten times as much some of the small ones get out of hand.
+LEARNING_RATE = 0.01  # With ten times this rate, some of the small models diverge.
 
 
 pytestmark = [needs_mkl, needs_vectors]
@@ -81,7 +81,7 @@ def trained(
 
 
 def by_hand(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Returns what plain PyTorch makes of it in float64."""
+    """Returns the results of plain PyTorch in float64."""
     model = model.double()
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     results = []
@@ -168,11 +168,12 @@ class Biased(nn.Module):
         self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, inputs))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        result = 10.0 * self.layers(x)  # So that updates change biases by more than rounding.
+        # The factor lets updates change biases by more than rounding.
+        result = 10.0 * self.layers(x)
         return result, poptorch.identity_loss(result.square().mean(), "none")
 
 
-# The first has more rows and columns of gradients than are packed at once.
+# The gradients of the first size have more rows and columns than are packed at once.
 @pytest.mark.parametrize("size", [(300, 1030, 520), (64, 257, 65)], ids=str)
 def test_layers_by_panels_then_have_the_numbers_of_pytorch_and_the_same_bits_by_all_workers(
     size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
@@ -274,11 +275,11 @@ def test_products_without_packed_weights_then_are_computed_again_too() -> None:
 
     torch.manual_seed(0)
     options = options_of()
-    options.Training.gradientAccumulation(2)  # Too few products for packed weights.
+    options.Training.gradientAccumulation(2)  # Weights are not packed for so few products.
     poptorch.emulator.set_recomputation(options, "executed")
     _, text = trained(TwoLayers(), torch.randn(16, 32), options)
     backward = text[text.index("backward 0 on") :]
-    # The first layer once more, and the gradient of the second one's input.
+    # Backward recomputes the first layer, and computes the gradient of the second layer's input.
     assert backward.count("poptorch_emu::product(") == 2
 
 
@@ -295,7 +296,7 @@ class Chain(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.layers[0](x @ self.weight.t() + self.bias)
         if self.is_split:
-            # The weights of the first stage are read on the second one, too.
+            # The second stage also reads the weights of the first stage.
             poptorch.Block.start("second", ipu_id=1)
         result = self.layers[0](self.layers[1](x)) + x @ self.weight.t()
         return result, poptorch.identity_loss(result.square().mean(), "none")

@@ -1,4 +1,4 @@
-"""Recurrent layers of which only the last step is read: no sequence of zeros, the same numbers."""
+"""Recurrent layers whose last step alone is read: no sequence of zeros, the same numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reader(nn.Module):
     """A recurrent layer, and a linear one that reads a step of it.
 
     Args:
-        step: which one, counted in the order of the input.
+        step: index of the step, in the order of the input.
         uses_state: whether the final state is read as well.
         uses_all: whether all steps are read as well.
     """

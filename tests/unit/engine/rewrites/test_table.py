@@ -28,7 +28,7 @@ def test_rewrite_when_it_comes_after_others_then_these_run_wherever_it_does(each
     by_function = {other.apply: other.when for other in REWRITES}
     for other in each.after:
         assert by_function[other] in (each.when, When.BOTH, When.ALWAYS) or (
-            each.when is When.ALWAYS  # Then it stands alone where the others do not run.
+            each.when is When.ALWAYS  # A rewrite that always runs may stand alone.
         )
 
 

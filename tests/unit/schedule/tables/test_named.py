@@ -68,7 +68,8 @@ def test_table_then_is_pytorchs_action_by_action(name: str, num_ipus: int) -> No
                 continue
             expected, found = pytorch_rows(kind, *shape), rows_of(made(name, *shape))
             if name == "one_f_one_b":
-                # PyTorch's table of the last rank counts from 1; what it runs does not.
+                # PyTorch's table counts micro-batches of the last rank from 1, although its runtime
+                # does not.
                 found[-1] = counted_from_one(found[-1])
             assert found == expected, shape
             compared += 1

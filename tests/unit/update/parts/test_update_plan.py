@@ -1,4 +1,4 @@
-"""What each IPU runs at the end of a window, as values."""
+"""The parts of an update on each IPU at the end of a window, as values."""
 
 import math
 from dataclasses import replace
