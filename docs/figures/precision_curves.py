@@ -1,4 +1,4 @@
-"""Draws how the MNIST network learns in float32 and in several kinds of float16.
+"""Draws the learning curves of the MNIST network in float32 and in several kinds of float16.
 
 Run it: `python docs/figures/precision_curves.py`. It writes `precision_curves.png` beside itself
 and prints the table of docs/numerics.md.
@@ -34,7 +34,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to train: its name in the picture and how numbers are kept."""
+    """One way to train: its name in the picture, and its dtypes and settings."""
 
     name: str
     style: str
@@ -53,14 +53,14 @@ KINDS = (
 
 @dataclass
 class Curve:
-    """What one training gave: the mean loss of each epoch, and the accuracy on the test set."""
+    """Results of one training: the mean loss of each epoch, and the accuracy on the test set."""
 
     losses: list[float]
     accuracy: float
 
 
 def batches(data: Tensors, epoch: int) -> Iterator[Tensors]:
-    """Yields the rows of one update after another, in an order that depends on the epoch alone."""
+    """Yields the rows of one update after another, in an order that depends only on the epoch."""
     generator = torch.Generator().manual_seed(SEED + epoch)
     order = torch.randperm(len(data[1]), generator=generator)
     for start in range(0, len(order) - ROWS + 1, ROWS):
@@ -114,7 +114,7 @@ def accuracy(model: Network, data: Tensors) -> float:
 
 
 def draw(curves: dict[str, Curve], styles: dict[str, str], path: Path) -> None:
-    """Writes the picture: the losses above, and below how far each is from plain PyTorch's."""
+    """Writes the picture: the losses above, and their distances from plain PyTorch's below."""
     figure, (losses, distances) = plt.subplots(
         2, figsize=(7, 6.5), sharex=True, height_ratios=(3, 2), constrained_layout=True
     )
@@ -140,7 +140,7 @@ def tensors_of(dataset: torch.utils.data.Dataset) -> Tensors:
 
 
 def main() -> None:
-    """Trains in every way and draws."""
+    """Trains in every way and draws the curves."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", help="MNIST's IDX files; by default scikit-learn's digits")
     parser.add_argument("--epochs", type=int, default=10)

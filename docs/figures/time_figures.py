@@ -1,4 +1,4 @@
-"""Draws what the model of time says about pipelines, replicas, streaming memory and the host.
+"""Draws predictions of the model of time for pipelines, replicas, streaming memory and the host.
 
 Run it: `python docs/figures/time_figures.py`. It writes its pictures beside itself.
 Nothing is trained: the model is made of shapes alone.
@@ -81,7 +81,7 @@ def draw_pipelines() -> None:
 
 
 def draw_ramp() -> None:
-    """Draws what filling and emptying a pipeline costs, against accumulation."""
+    """Draws the cost of filling and emptying a pipeline, against accumulation."""
     counts = [8, 16, 32, 64, 128, 256, 512]
     model, batch = trainer()
     sweep = emulator.what_if(model, batch, sweep={"accumulation": counts}, system=SYSTEM)
@@ -114,7 +114,7 @@ def draw_scaling() -> None:
 
 
 def draw_streaming_memory() -> None:
-    """Draws what optimiser state in streaming memory costs, against accumulation."""
+    """Draws the cost of optimiser state in streaming memory, against accumulation."""
     counts = [8, 16, 32, 64, 128, 256]
     off_chip = poptorch.TensorLocationSettings().useOnChipStorage(False)
     figure, axis = plt.subplots(figsize=(6, 3.5))
@@ -132,7 +132,7 @@ def draw_streaming_memory() -> None:
 
 
 def draw_input() -> None:
-    """Draws input that is waited for, and input that crosses by tiles of its own."""
+    """Draws input for which an IPU waits, and input that arrives through separate tiles."""
     rows = [1, 2, 4, 8, 16, 32]
     figure, axis = plt.subplots(figsize=(6, 3.5))
     for num_io_tiles in (0, 32, 64, 128):
@@ -158,7 +158,7 @@ def _input_speed(rows: int, num_io_tiles: int) -> float:
 
 
 class Images(nn.Module):
-    """Some convolutions, whose input may cross while they compute."""
+    """Some convolutions, whose input may be transferred while they compute."""
 
     def __init__(self, is_overlapped: bool) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Images(nn.Module):
 
 
 def draw_recomputation() -> None:
-    """Draws speed and memory of recomputing against stashing, against rows of a micro-batch."""
+    """Draws speed and memory of recomputing and of stashing, against rows of a micro-batch."""
     rows = [1, 2, 4, 8, 16]
     model, batch = trainer()
     figure, axis = plt.subplots(figsize=(6, 3.5))
