@@ -34,13 +34,13 @@ def load(version: str, folder: Path) -> object:
     if minor not in built:
         what = f"was built with PyTorch {_joined(built)}" if built else "has not been built"
         raise ImportError(
-            f"poptorch_emu {what}, but PyTorch {version} is installed. Build it with that one: "
-            f"{_REPAIR}"
+            f"poptorch_emu {what}, but PyTorch {version} is installed. Build poptorch_emu with "
+            f"that version: {_REPAIR}"
         )
     if minor not in TRIED:
         logger.warning(
-            "PyTorch %s was not tried with this release, which was tested with %s. Please report "
-            "what differs from PyTorch itself.",
+            "This release of poptorch_emu was not tested with PyTorch %s, only with %s. Please "
+            "report results that differ from those of plain PyTorch.",
             version,
             _joined(TRIED),
         )

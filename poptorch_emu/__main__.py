@@ -36,8 +36,9 @@ _WAY_TO_EXTRAS = {
 }
 
 _DESCRIPTION = (
-    "Runs a program on virtual IPUs: in it, `import poptorch` and the modules beside it mean this "
-    "package's. Everything after the program goes to the program."
+    "Runs a program on virtual IPUs. In the program, `import poptorch` and imports of the other "
+    "modules of PopTorch's SDK import this package's modules. Arguments that follow the program "
+    "are passed to it."
 )
 
 
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not (given.module or given.code or given.script):
         parser.error("name a script, or a module after -m, or code after -c")
     if given.script and not os.path.exists(given.script[0]):
-        parser.error(f"can't open file {given.script[0]!r}: there is none")
+        parser.error(f"can't open file {given.script[0]!r}: no such file")
     if given.datasets is not None:
         os.environ[_DATASETS_VARIABLE] = given.datasets
     install()
@@ -112,10 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"poptorch_emu {__version__}")
     parser.add_argument(
-        "--explain", metavar="id", help="print what a message means that ends with the id"
+        "--explain",
+        metavar="id",
+        help='print the explanation of a message that ends with "see troubleshooting: id"',
     )
     parser.add_argument(
-        "--datasets", metavar="FOLDER", help="has files for keras.datasets, such as mnist.npz"
+        "--datasets",
+        metavar="FOLDER",
+        help="folder with files for keras.datasets, such as mnist.npz",
     )
     rest = argparse.REMAINDER
     way = parser.add_mutually_exclusive_group()

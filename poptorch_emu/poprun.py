@@ -106,13 +106,15 @@ def _environment(given: argparse.Namespace) -> dict[str, str]:
             name, has_value, text = value.partition("=")
             if not _NAME.fullmatch(name):
                 raise make_error(
-                    f"--mpi-local-args: -x takes NAME or NAME=VALUE, and '{name}' is no name of a "
-                    "variable."
+                    f"--mpi-local-args: -x takes NAME or NAME=VALUE, but '{name}' is not a valid "
+                    "name of an environment variable."
                 )
             found[name] = text if has_value else os.environ.get(name, "")
     others = [word for index, word in enumerate(words) if word != "-x" and words[index - 1] != "-x"]
     if others:
-        logger.warning("poprun: of --mpi-local-args only -x is used, not %s.", " ".join(others))
+        logger.warning(
+            "poprun: --mpi-local-args: only -x is supported; %s is ignored.", " ".join(others)
+        )
     return found
 
 
@@ -120,7 +122,9 @@ def _words(option: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise make_error(f"{option} is '{text}', which no shell can read: {error}.") from None
+        raise make_error(
+            f"{option} is '{text}', which cannot be split into arguments as a shell does: {error}."
+        ) from None
 
 
 def _log_unused(given: argparse.Namespace) -> None:
@@ -139,25 +143,37 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add = parser.add_argument
     add("--version", action="version", version=f"poptorch_emu {__version__}")
-    add("--num-instances", type=int, help="processes; by default one for each of the hosts")
-    add("--num-replicas", type=int, help="replicas of all; by default one for each process")
-    add("--ipus-per-replica", type=int, default=1, help="IPUs of a replica")
-    add("--host", help="names with commas between; by default this one")
-    add("--instances-per-host", type=int, help="processes of each host, one host after the other")
+    add("--num-instances", type=int, help="number of processes (default: one for each host)")
+    add("--num-replicas", type=int, help="number of all replicas (default: one for each process)")
+    add("--ipus-per-replica", type=int, default=1, help="IPUs of each replica (default: 1)")
+    add("--host", help="names of the hosts, separated by commas (default: this host)")
+    add("--instances-per-host", type=int, help="processes on each host; hosts are filled in order")
     add(
         "--start-command",
         default="ssh -o BatchMode=yes {host}",
         metavar="COMMAND",
-        help="what starts a command on another host, `{host}` in it (default: %(default)s)",
+        help="command that runs another command on a host; `{host}` stands for the host's name "
+        "(default: %(default)s)",
     )
-    add("--only-output-from-instance", type=int, metavar="INDEX", help="shows one process only")
-    add("--executable-cache-path", metavar="FOLDER", help="one process compiles, the others load")
+    add("--only-output-from-instance", type=int, metavar="INDEX", help="show only this process")
     add(
-        "--numa-aware", choices=("yes", "no"), default="no", help="gives each its NUMA node's cores"
+        "--executable-cache-path",
+        metavar="FOLDER",
+        help="folder for compiled models: one process compiles a model, and the others load it",
     )
-    add("--mpi-local-args", help="of these only `-x NAME[=VALUE]` is used")
+    add(
+        "--numa-aware",
+        choices=("yes", "no"),
+        default="no",
+        help="bind each process to the cores of one NUMA node (default: %(default)s)",
+    )
+    add(
+        "--mpi-local-args",
+        help="arguments of mpirun, of which only `-x NAME[=VALUE]` is supported: it sets an "
+        "environment variable",
+    )
     add("--print-topology", choices=("yes", "no"), default="no", help="no effect")
-    add("-v", "--verbose", action="count", default=0, help="says what is started where")
+    add("-v", "--verbose", action="count", default=0, help="log the command of each process")
     for option in _WITHOUT_EFFECT:
         add(option, nargs="?", const="yes", help="no effect")
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")

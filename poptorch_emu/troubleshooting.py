@@ -115,7 +115,7 @@ def explanation(name: str) -> str:
     # Links are removed, because a terminal does not show other pages; code is indented, not fenced.
     parts[::2] = [re.sub(r"\[([^]]+)\]\([^)]+\)|\*\*", r"\1", words) for words in parts[::2]]
     parts[1::2] = [re.sub(r"^(?=.)", "    ", code, flags=re.MULTILINE) for code in parts[1::2]]
-    rest = f"All sections, and what the examples begin with: {page}"
+    rest = f"All sections, and the lines with which the examples begin: {page}"
     return f"{title}\n\n{''.join(parts).rstrip()}\n\n{rest}"
 
 

@@ -145,13 +145,13 @@ RecomputationType = IntEnum(
     {"None": 0, "Standard": 1, "NormOnly": 2, "Pipeline": 3, "RecomputeAll": 4},
     module=__name__,
 )
-RecomputationType.__doc__ = "What is computed again in backward (exact)."
+RecomputationType.__doc__ = "The activations that backward recomputes (exact)."
 CommGroupType = IntEnum(
     "CommGroupType",
     {"All": 0, "Consecutive": 1, "Orthogonal": 2, "None": 3},
     module=__name__,
 )
-CommGroupType.__doc__ = "Which replicas make up a group (exact)."
+CommGroupType.__doc__ = "The replicas that form a group (exact)."
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,7 @@ def __getattr__(name: str) -> NoReturn:
     """Refuses names that only programs without PyTorch use."""
     hint = " To ask about devices, use poptorch.ipuHardwareIsAvailable." if "Device" in name else ""
     raise AttributeError(
-        f"module 'popart' has no attribute {name!r} here: only what PopTorch programs use is. "
-        f"Express the model as a torch.nn.Module and wrap it with poptorch.{hint}"
+        f"module 'popart' has no attribute {name!r}: poptorch_emu has only those names of popart "
+        "that PopTorch programs use. Express the model as a torch.nn.Module and wrap it with "
+        f"poptorch.{hint}"
     )

@@ -123,8 +123,8 @@ class LivenessStep(Section):
         held = self._values["held"]
         if ipu not in held:
             raise NotInReport(
-                f"{self._path} is a step of IPU {self._values['ipu']}; what IPU {ipu} holds then "
-                f"is not known. {ADVICE}"
+                f"{self._path} is a step of IPU {self._values['ipu']}; the memory of IPU {ipu} at "
+                f"this step is not known. {ADVICE}"
             )
         path = f"{self._path}.notAlwaysLiveMemoryForIpu"
         sizes = self._sizes({ipu: held[ipu]})

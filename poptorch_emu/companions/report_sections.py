@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 ADVICE = (
-    "poptorch_emu knows no variables of a tile and no programs of Poplar; look at "
-    "emulator.tile_memory(model) and emulator.estimate(model)."
+    "poptorch_emu models neither the variables of each tile nor programs of Poplar. Use "
+    "emulator.tile_memory(model) and emulator.estimate(model) instead."
 )
 
 

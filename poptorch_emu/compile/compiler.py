@@ -218,8 +218,8 @@ def _capture_with(
         problem = f"{type(fault).__name__}: {fault}"
     found = capture(request, on_step)
     logger.warning(
-        "Executable cache: capturing failed with what the cache's folder says about this "
-        "model's results, and succeeded without it. %s",
+        "Executable cache: the cache's folder holds shapes and types of this model's results, "
+        "with which capturing the model failed; it succeeded without them. %s",
         problem,
     )
     return found

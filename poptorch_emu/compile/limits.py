@@ -58,8 +58,9 @@ def check_exchanges(graph: Graph, config: CompileConfig) -> None:
         if arguments[1] != config.num_sharers:
             raise compiler_error(
                 f"The model exchanges values between {arguments[1]} replicas at "
-                f"{record_of(node).source or node.name}, so it cannot have {config.num_sharers}. "
-                "Give Options.replicationFactor and the model the same number, and plan it anew."
+                f"{record_of(node).source or node.name}, so it cannot run with "
+                f"{config.num_sharers} replicas. Give Options.replicationFactor and the model the "
+                "same number of replicas."
             )
 
 
@@ -83,7 +84,13 @@ def check_broadcast_buffers(graph: Graph, config: CompileConfig) -> None:
     )
     if config.broadcast_buffers:
         raise error
-    logger.warning("%s", before_hint(error.message, "Until then they drift apart, as with False."))
+    logger.warning(
+        "%s",
+        before_hint(
+            error.message,
+            "Until then buffers of replicas drift apart, as with broadcastBuffers(False).",
+        ),
+    )
 
 
 def check_trained_and_written(graph: Graph, config: CompileConfig) -> None:
@@ -114,9 +121,9 @@ def check_clipped_groups(optimizer: OptimizerConfig, config: CompileConfig) -> N
     """
     if optimizer.clips and config.weight_groups:
         raise compiler_error(
-            f"max_grad_norm={optimizer.max_grad_norm} cannot be combined with "
-            f"replicaGrouping ('{config.weight_groups[0].name}'): there is no one norm of all "
-            "gradients. Leave one of them out."
+            f"max_grad_norm={optimizer.max_grad_norm} cannot be combined with replicaGrouping "
+            f"('{config.weight_groups[0].name}'): each group of replicas would clip by another "
+            "norm. Leave out max_grad_norm or replicaGrouping."
         )
 
 

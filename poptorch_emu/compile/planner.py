@@ -196,7 +196,10 @@ class Planner:
             if rows is None:
                 case = _Case(self.request, self.inventory)
             elif self.capture is None:
-                raise make_error("The model cannot be traced again for other micro-batches here.")
+                raise make_error(
+                    "This plan cannot trace the model again, so the size of the micro-batches "
+                    "must stay as it is."
+                )
             else:
                 case = _Case(*self.capture(rows))
             made = case.inventory
@@ -241,8 +244,8 @@ def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _
     strategy, graph = config.strategy, case.inventory.graph
     if strategy.is_phased:
         raise make_error(
-            "A model with phased execution cannot be cut anew. Change its schedule, too, as with "
-            'schedule="grouped".'
+            "A model with phased execution cannot be split over another number of IPUs. Set a "
+            'pipelined schedule, too, such as schedule="grouped".'
         )
     num_stages = num_ipus if strategy.table is None else num_stages_on(strategy.table, num_ipus)
     has_circles, alone = strategy.table is None, without_schedule(config)

@@ -146,7 +146,10 @@ def _overlap(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> dict[
     if value == "nothing":
         return {}
     if len(ipu_ids) > 1:
-        raise make_error("Overlapped input and output are for models of one IPU here.")
+        raise make_error(
+            "Input and output can overlap with computation only if the model runs on one IPU, but "
+            f"it runs on {len(ipu_ids)}."
+        )
     tiles = max(NUM_IO_TILES, config.machine.num_io_tiles)
     machine: MachineConfig = replace(config.machine, num_io_tiles=tiles)
     return {"machine": machine, "strategy": replace(config.strategy, kind=StrategyKind.SHARDED)}

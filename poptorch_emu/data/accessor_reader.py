@@ -63,7 +63,10 @@ _START_METHOD = {
 _SERVER_MODULES = ["torch", run_worker.__module__]
 
 
-_SILENT_END = "its worker process ended without a word; was it killed?"
+_SILENT_END = (
+    "its worker process ended without an error message. It may have been killed, for example "
+    "because the computer ran out of memory."
+)
 
 # The status of a process of multiprocessing that could not read what it was sent.
 _UNREADABLE_STATUS = 1

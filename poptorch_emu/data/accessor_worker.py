@@ -113,8 +113,8 @@ class _Producer:
         first = next(iterator, _NOTHING)
         if first is _NOTHING:
             raise ValueError(
-                "The Dataset is empty: it must have at least one element, that of a loader at "
-                "least one whole step."
+                "The Dataset is empty: it must have at least one element, and a dataset of a "
+                "DataLoader at least the samples of one step."
             )
         self._template = template_of(first)
         self._ring = self._make_ring(file, tensors_of(first))
@@ -217,10 +217,10 @@ class _Producer:
                 place = place.narrow(0, piece.first_row, piece.num_rows)
             if place.shape != source.shape:
                 raise ValueError(
-                    f"Tensor at index {index} of an element is {TensorSpec.of(source)}, but that "
-                    f"of the first element makes room for {TensorSpec.of(place)}. All elements "
-                    "must have the same shapes; for a smaller last batch give rebatched_size or "
-                    "drop_last=True."
+                    f"Tensor at index {index} of an element is {TensorSpec.of(source)}, but "
+                    "buffers were allocated for the first element, in which it is "
+                    f"{TensorSpec.of(place)}. All elements must have the same shapes; for a "
+                    "smaller last batch give rebatched_size or drop_last=True."
                 )
             if place.dtype != source.dtype:
                 self._warn_of_type(index, source, place)
@@ -232,9 +232,9 @@ class _Producer:
         if not self._has_warned_of_type:
             self._has_warned_of_type = True
             logger.warning(
-                "Tensor at index %d of an element is %s, but that of the first element made room "
-                "for %s: its values are converted, here and in all that follow. Return one type "
-                "from the dataset.",
+                "Tensor at index %d of an element is %s, but in the first element it was %s: its "
+                "values are converted to that type, and those of all further elements, too. "
+                "Return tensors of one type from the dataset.",
                 index,
                 TensorSpec.of(source),
                 TensorSpec.of(place),

@@ -85,8 +85,8 @@ def num_elements(dataset: Any, rebatched_rows: int | None, drops_remainder: bool
     batch_size = getattr(dataset, "batch_size", None)
     if batch_size is None:
         raise TypeError(
-            f"How many elements of {rebatched_rows} rows there are is not known: {type(dataset)} "
-            "has no batch_size."
+            f"The number of elements of {rebatched_rows} rows is not known, because "
+            f"{type(dataset)} has no batch_size."
         )
     num_rows = len(dataset) * int(batch_size)
     return num_rows // rebatched_rows if drops_remainder else -(-num_rows // rebatched_rows)

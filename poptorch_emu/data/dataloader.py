@@ -205,9 +205,9 @@ class DataLoader(TorchDataLoader[Any]):
     def _start_accessor(self, arguments: dict[str, Any]) -> AsynchronousDataAccessor:
         require(
             "rebatched_size" not in arguments,
-            "You cannot use DataLoaderMode.AsyncRebatched, which mode=Async with drop_last=False "
-            "is too, and set rebatched_size in async_options: it is the combined batch size of the "
-            "loader. Remove it.",
+            "You cannot use DataLoaderMode.AsyncRebatched and set rebatched_size in "
+            "async_options, because the loader sets it to its combined batch size. mode=Async "
+            "with drop_last=False rebatches in the same way. Remove rebatched_size.",
         )
         arguments = {"buffer_size": _num_buffers(self._options), **arguments}
         return AsynchronousDataAccessor(
@@ -251,8 +251,8 @@ class DataLoader(TorchDataLoader[Any]):
             or rebatched_size is not None
             or self.batch_sampler_drop_last is not None,
             "The 'drop_last=False' option from the DataLoader makes a last batch of another size, "
-            "which the buffers of the AsynchronousDataAccessor cannot take. Give it "
-            f"'rebatched_size', here {self._combined}, or use drop_last=True.",
+            "for which the AsynchronousDataAccessor has no buffers. Give it 'rebatched_size', "
+            f"here {self._combined}, or use drop_last=True.",
         )
         return self._source(owns_accessor=False)
 

@@ -112,7 +112,7 @@ def warn_of_odd_batches(batch_sampler: Any, batches_per_step: int) -> None:
         num_batches = len(batch_sampler)
     except (TypeError, NotImplementedError):
         logger.warning(
-            "The `batch_sampler` __len__ method is not implemented, so nobody knows whether it "
+            "The `batch_sampler` __len__ method is not implemented, so it is not known whether it "
             "yields a multiple of the %d batches that one step takes, and drop_last=False: the "
             "last step may be smaller than what the model is compiled for.",
             batches_per_step,

@@ -88,7 +88,10 @@ def _itself(source: LoaderSource, rebatched_rows: int | None) -> BatchSource:
 def _length_of(reference: weakref.ref[TorchDataLoader[Any]]) -> int:
     loader = reference()
     if loader is None:
-        raise TypeError("The DataLoader that knows the length is gone.")
+        raise TypeError(
+            "The length is not known, because the DataLoader has been deleted. Keep a reference "
+            "to it."
+        )
     return len(loader)
 
 

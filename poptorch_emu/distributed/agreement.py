@@ -62,8 +62,8 @@ def _parsed(message: str, expected: Any, key: str) -> Any:
         fault = str(error)
     if fault:
         raise make_error(
-            f"What another process says as '{key}' cannot be used: {printable(fault)}. Give all "
-            "processes the same version of poptorch_emu."
+            f"The message '{key}' from another process is invalid: {printable(fault)}. Use the "
+            "same version of poptorch_emu in all processes."
         )
     return value
 

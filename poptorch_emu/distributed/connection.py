@@ -165,12 +165,15 @@ class Connection:
                     return message
                 self.failure = self.failure or find(self._store)
             except (RuntimeError, ValueError) as error:
-                raise make_error(f"The store of the launcher is gone: {error}") from error
+                raise make_error(
+                    "The connection to the launcher's store, through which processes exchange "
+                    f"messages, was lost: {error}"
+                ) from error
             self.check()
             if time.monotonic() > deadline:
                 raise make_error(
-                    f"The other processes were silent for {self.timeout_seconds:g} s ({TIMEOUT}): "
-                    f"nobody has said '{key}'. All must run the same program."
+                    f"No other process has sent '{key}' within {self.timeout_seconds:g} s "
+                    f"({TIMEOUT}). All processes must run the same program."
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
@@ -229,8 +232,8 @@ class Connection:
         if not count:
             return ""
         return (
-            f"it ended after {count} calls of models that train, and process "
-            f"{self.process} makes call {self.num_calls}; all must make as many"
+            f"it ended after {count} calls of training models, but process {self.process} makes "
+            f"call {self.num_calls}; all processes must make the same number of calls"
         )
 
     def _watch_errors(self) -> None:

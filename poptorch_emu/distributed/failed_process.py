@@ -92,7 +92,11 @@ class Watcher:
             except (RuntimeError, ValueError):
                 if self._is_over.wait(_GRACE_SECONDS):
                     return
-                failure = Failure(0, self._holder, "it ended, and the store that it held with it")
+                failure = Failure(
+                    0,
+                    self._holder,
+                    "it ended, and with it the store through which processes exchange messages",
+                )
             if failure is not None:
                 self._on_failure(failure)
                 return

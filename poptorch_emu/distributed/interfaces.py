@@ -34,8 +34,8 @@ def named_interface() -> str | None:
     known = [each for _, each in socket.if_nameindex()]
     if name and name not in known:
         raise make_error(
-            f"{INTERFACE} is '{printable(name)}', which is no network interface here. There are "
-            f"{', '.join(known)}."
+            f"{INTERFACE} is '{printable(name)}', but this host has no such network interface. It "
+            f"has {', '.join(known)}."
         )
     return name or None
 
@@ -49,7 +49,7 @@ def address_of(interface: str) -> str:
     found = _addresses()
     if interface not in found:
         raise make_error(
-            f"{INTERFACE} is '{interface}', which has no address. These have one: "
+            f"{INTERFACE} is '{interface}', which has no address. Interfaces with an address are: "
             f"{', '.join(found)}."
         )
     return found[interface]

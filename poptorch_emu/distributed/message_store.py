@@ -86,8 +86,8 @@ class MessageStore:
         if key not in self._refused:
             self._refused.add(key)
             logger.warning(
-                "A message '%s' from outside of this launch is left alone: %s. Its writer does not "
-                "have the secret of the launch (%s).",
+                "A message '%s' from outside of this launch is ignored: %s. The program that "
+                "wrote it does not have the secret of the launch (%s).",
                 printable(key),
                 printable(value[:80].decode(errors="replace")),
                 SECRET,

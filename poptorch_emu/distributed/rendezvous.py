@@ -89,8 +89,8 @@ def _make_group(process: int, num_processes: int) -> None:
             ) from error
         raise make_error(
             f"Process {process} did not meet the {num_processes - 1} others at {address}:{port} "
-            f"within {seconds:g} s ({TIMEOUT}): {line}. Start as many processes as there should "
-            "be, and let all reach that address."
+            f"within {seconds:g} s ({TIMEOUT}): {line}. Start all {num_processes} processes, and "
+            "check that each of them can reach that address."
         ) from error
 
 
@@ -122,7 +122,7 @@ def _join_group(process: int, num_processes: int, seconds: float) -> None:
 
     threading.Thread(target=join, name="poptorch rendezvous", daemon=True).start()
     if not has_ended.wait(seconds + _ANSWER_SECONDS):
-        raise TimeoutError("what listens there does not answer")
+        raise TimeoutError("the program that listens at this address does not answer")
     if errors:
         raise errors[0]
 
@@ -156,8 +156,9 @@ def _master() -> tuple[str, int]:
         os.environ[PORT] = port = "29500"
     if address is None:
         raise make_error(
-            f"Nothing says where the processes meet: set {ADDRESS} and {PORT} to the host of "
-            "process 0 and a free port there, or start the program with poprun or torchrun."
+            f"The address at which the processes meet is not set: set {ADDRESS} and {PORT} to the "
+            "host of process 0 and a free port there, or start the program with poprun or "
+            "torchrun."
         )
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise make_error(f"{PORT} must be a port from 1 to 65535, not '{port}'.")

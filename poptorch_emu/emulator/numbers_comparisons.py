@@ -208,9 +208,9 @@ def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink)
     """
     for node in filter(is_collective, observed.graph.graph.operations):
         raise make_error(
-            f"The replicas exchange values at {record_of(node).source}, of which plain PyTorch "
-            "computes nothing. Compare the model with itself under other options, with another "
-            "wrapped model or with a recorded run (against=)."
+            f"The replicas exchange values at {record_of(node).source}, which plain PyTorch "
+            "cannot compute in one process. Compare the model with itself under other options, "
+            "with another wrapped model or with a recorded run (against=)."
         )
     step, notes = None, list[str]()
     if shadow is None:
@@ -226,8 +226,8 @@ def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink)
     run_eager(asked, sink, observed.progress)
     if any(node.target is FOR_LOOP for node in observed.graph.graph.operations):
         notes.append(
-            "Outside a wrapped model poptorch.for_loop runs its body once, as in PopTorch: plain "
-            "PyTorch differs from there on."
+            "Outside a wrapped model poptorch.for_loop runs its body once, as in PopTorch, so "
+            "plain PyTorch computes other values after a loop."
         )
     return notes
 

@@ -67,7 +67,9 @@ def _numerics(observed: ObservedWindow) -> Numerics:
     ]
     notes = []
     if halves and reason:
-        notes.append(f"Which updates are too small is not known, since {reason}.")
+        notes.append(
+            f"It is not known which updates are too small for half precision, because {reason}."
+        )
     return found_numerics(
         walk.operations(), updates, scaling,
         rounds_stochastically=request.config.rounds_stochastically, notes=notes,

@@ -64,16 +64,19 @@ def checked_sweep(sweep: Mapping[str, Iterable[Any]]) -> dict[str, tuple[Any, ..
         Error: a setting or a value is invalid, as for `what_if`.
     """
     if not isinstance(sweep, Mapping):
-        raise make_error(f"sweep has values by setting, as {{'replicas': [1, 4]}}, not {sweep!r}.")
+        raise make_error(
+            "sweep must be a dictionary from settings to lists of values, such as "
+            f"{{'replicas': [1, 4]}}, not {sweep!r}."
+        )
     for name, values in sweep.items():
         if name not in SETTINGS:
             raise make_error(
-                f"what_if knows no setting {name!r}. Choose some of {', '.join(SETTINGS)}."
-                f"{did_you_mean(name, SETTINGS)}"
+                f"what_if has no setting {name!r}. Choose from "
+                f"{', '.join(SETTINGS)}.{did_you_mean(name, SETTINGS)}"
             )
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise make_error(
-                f"The sweep of {name!r} is {values!r}, but it lists values to try: write "
+                f"The sweep of {name!r} is {values!r}, but must be a list of values to try: write "
                 f"{{{name!r}: [{values!r}]}}."
             )
     checked = {name: tuple(values) for name, values in sweep.items()}

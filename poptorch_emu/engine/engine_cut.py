@@ -90,8 +90,8 @@ def _is_recomputing(config: CompileConfig, stashing: Inventory) -> bool:
     if free_bytes is None or num_bytes <= _LARGEST_SHARE * free_bytes:
         return False
     compiler_logger.info(
-        "The engine recomputes, too: stashes of %.1f GiB would take more than half of the %.1f GiB "
-        "that are free.",
+        "The engine on this computer recomputes activations, as the IPUs do, because storing them "
+        "would need %.1f GiB, more than half of the %.1f GiB of memory that are free.",
         num_bytes / 2**30,
         free_bytes / 2**30,
     )

@@ -64,14 +64,14 @@ def check_not_captured() -> None:
     check_not_tracing()
     doing = None
     if is_jit_tracing():
-        doing = "torch.jit.trace takes down a program"
+        doing = "torch.jit.trace records a program"
     elif has_functorch_transform():
         doing = "torch.func transforms a function"
     elif has_capturing_mode():
-        doing = "torch.export or make_fx takes down a program"
+        doing = "torch.export or make_fx records a program"
     if doing is not None:
         raise make_error(
-            f"A wrapped model was called at {user_source()} while {doing}: what it "
-            "does is no operation. Use the user's module there (the attribute `model` of the "
-            "wrapper), or call the wrapper outside."
+            f"A wrapped model was called at {user_source()} while {doing}, which cannot contain "
+            "the call, because it is not an operation of PyTorch. Use the user's module there "
+            "(the attribute `model` of the wrapper), or call the wrapper outside."
         )

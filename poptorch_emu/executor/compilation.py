@@ -127,7 +127,8 @@ class Compilation:
                 make_error(
                     "Please set showCompilationProgressBar option to obtain compilation time."
                 ),
-                "PopTorch measures it only then; here it is known anyway.",
+                "PopTorch measures the time only with the progress bar; poptorch_emu always "
+                "measures it.",
             )
         return self._time
 

@@ -96,15 +96,18 @@ def _anomaly(spoilt: Sequence[str], request: Request, start: Start, make: MakeOb
         f"{spoilt[0]}{more} now."
     )
     if request.config.num_processes > 1:
-        return make_error(f"{text} Of several processes none has all numbers: run one alone.")
+        return make_error(
+            f"{text} The first operation that is not finite cannot be found, because no process "
+            "has the values of all replicas. Run the model in one process."
+        )
     with observed_window(request, start, make) as observed:
         report = NonfiniteReport.of(first_nonfinite(observed.graph, observed.run))
     found = (
         str(report)
         if report
         else (
-            "All is finite in the first window of the call, with the random numbers of its seed. "
-            "options.Precision.enableFloatingPointExceptions(True) looks at all windows."
+            "All values of the first window of the call are finite. Call "
+            "options.Precision.enableFloatingPointExceptions(True), which checks all windows."
         )
     )
     return make_error(f"{text}\n{found}")

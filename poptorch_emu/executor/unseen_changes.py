@@ -59,8 +59,9 @@ class UnseenChangeWarnings:
         """Warns that these parameters or buffers were changed on the host."""
         self.warn(
             "edited",
-            "%s was changed on the host after the weights went to the device, which does not see "
-            "it. Call copyWeightsToDevice() after changing parameters or buffers; %s",
+            "%s was changed on the host after the weights went to the device, so the device does "
+            "not have the change. Call copyWeightsToDevice() after changing parameters or "
+            "buffers; %s",
             names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)",
             Topic.EDITED_WEIGHTS,
         )
@@ -69,8 +70,8 @@ class UnseenChangeWarnings:
         """Warns that flags of the model differ from those at its compilation."""
         self.warn(
             "flags",
-            "%s, but this call runs what was compiled. Call destroy() to compile again, or set it "
-            "back before the call; %s",
+            "%s, but this call runs the model as it was compiled. Call destroy() to compile "
+            "again, or set it back before the call; %s",
             difference,
             Topic.CHANGED_FLAGS,
         )
@@ -159,7 +160,7 @@ class CompiledFlags:
                 return f"{name} is another object than when the model was compiled"
         for constant in self._constants:
             if constant.is_changed:
-                return f"{constant.name} was changed, which is a constant in what was compiled"
+                return f"{constant.name} was changed, which is a constant in the compiled model"
         return ""
 
     def _are_as_they_were(self) -> bool:

@@ -217,7 +217,11 @@ class Weights:
             try:
                 self.bring_home()
             except Exception as error:
-                logger.warning("What a dropped wrapper has learnt since is lost: %s", error)
+                logger.warning(
+                    "A wrapped model was deleted, and its trained weights could not be copied to "
+                    "the host: %s",
+                    error,
+                )
 
     def _sync_partners(self) -> None:
         """Copies the weights that other executors have trained to the host."""

@@ -98,9 +98,9 @@ def _check(config: OptimizerConfig) -> None:
     """Raises an `Error` if the optimiser does work that PyTorch leaves to other objects."""
     if config.loss_scale_rule is not None or config.loss_scaling.value != 1.0:
         raise make_error(
-            f"The optimizer scales the loss (loss_scaling={config.loss_scaling.value}), which is "
-            "no matter of an optimizer of PyTorch. Compile the model with loss_scaling=1, and use "
-            "torch.amp.GradScaler if it computes in float16."
+            f"The optimizer scales the loss (loss_scaling={config.loss_scaling.value}), but "
+            "optimizers of PyTorch do not scale the loss. Compile the model with loss_scaling=1, "
+            "and use torch.amp.GradScaler if it computes in float16."
         )
     if config.accum_type is not torch.float32:
         raise make_error(

@@ -269,8 +269,9 @@ class ExportedPipeline:
             for name, value in module.items():
                 if name not in own:
                     raise make_error(
-                        f"The model has no parameter or buffer '{name}', which a stage has. Pass a "
-                        f"model of the class that was exported, {type(self._compiled.model)}."
+                        f"The model has no parameter or buffer '{name}', which one of the "
+                        "exported stages has. Pass a model of the class that was exported, "
+                        f"{type(self._compiled.model)}."
                     )
                 with torch.no_grad():
                     own[name].copy_(value)

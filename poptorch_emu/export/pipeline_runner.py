@@ -221,10 +221,22 @@ def make_optimizer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains the stages in this file's folder on batches, and saves their weights."""
-    parser = argparse.ArgumentParser(description="Trains a saved pipeline; start it by torchrun.")
-    parser.add_argument("batches", type=Path, help="a list of tuples of tensors, by torch.save")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--kind", choices=KINDS, help="of the schedule")
+    parser = argparse.ArgumentParser(
+        description="Trains a saved pipeline. Start this program with torchrun."
+    )
+    parser.add_argument(
+        "batches",
+        type=Path,
+        help="file that torch.save wrote: a list of batches, each of them a tuple of tensors",
+    )
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="device that runs the stages: cpu or cuda (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kind", choices=KINDS, help="kind of schedule (default: that of the exported pipeline)"
+    )
     options = parser.parse_args(arguments)
     folder = Path(__file__).parent
     dist.init_process_group("gloo" if options.device == "cpu" else "nccl")

@@ -17,24 +17,25 @@ from poptorch_emu.troubleshooting import Topic, topic_of
 _RULES = {
     Topic.MOVED_TO_CPU: "forward runs on the IPU as a whole; only what it returns reaches the "
     "host.",
-    Topic.PYTHON_CONTROL_FLOW: "forward is traced once, before there are values: Python cannot "
-    "decide by them.",
+    Topic.PYTHON_CONTROL_FLOW: "forward is traced once, before tensors have values, so "
+    "Python code cannot branch on them.",
     Topic.DATA_DEPENDENT_SHAPE: "A compiled graph has static shapes.",
-    Topic.HOST_TENSOR: "Operations of forward take tensors on the IPU: inputs, parameters, buffers "
-    "and what is made of them.",
-    Topic.HOST_PARAMETER: "What is trained is the parameter on the IPU, read from its module in "
-    "forward.",
+    Topic.HOST_TENSOR: "Operations of forward take tensors on the IPU: inputs, parameters, "
+    "buffers and results of these operations.",
+    Topic.HOST_PARAMETER: "Training changes the parameter that is on the IPU, so forward must "
+    "read it from its module.",
     Topic.NO_LOSS: "A training model computes its loss in forward and returns it.",
     Topic.SEVERAL_LOSSES: "A training model has one final loss.",
     Topic.REASSIGNED_STATE: "Buffers and parameters are changed in place in forward.",
-    Topic.NO_BLOCK: "Each operation of a model with stages belongs to a block.",
+    Topic.NO_BLOCK: "In a model with blocks, each operation belongs to a block.",
     Topic.BLOCK_NAMES: "An execution strategy names every block of the model.",
     Topic.CHANGED_INPUTS: "A model is compiled once, for the types and shapes of its first call.",
-    Topic.BATCH_SIZE: "One call takes as many samples as the options together ask for.",
-    Topic.TOO_FEW_MICRO_BATCHES: "A pipeline is filled with one micro-batch for each stage, at "
-    "least.",
+    Topic.BATCH_SIZE: "The options determine the batch size of a call: deviceIterations, "
+    "gradientAccumulation and replicationFactor multiply the size of micro-batches.",
+    Topic.TOO_FEW_MICRO_BATCHES: "A pipeline needs one micro-batch or more for each of its stages.",
     Topic.NO_FREE_IPU: "A model holds its IPUs until it is detached or destroyed.",
-    Topic.TOO_MANY_IPUS: "A model gets its IPUs from one system, at most 64 for one process.",
+    Topic.TOO_MANY_IPUS: "All IPUs of a model are in one system, and a process can use 64 of "
+    "them at most.",
     Topic.POWER_OF_TWO: "A process reserves IPUs in powers of two.",
     Topic.UNSUPPORTED_TYPE: "The device has float32, float16, bool and integers of up to 32 bits.",
     Topic.OUT_OF_MEMORY: "The model's tensors must fit into the memory of its IPUs.",
@@ -45,7 +46,9 @@ _OF_AN_OPTIMIZER = re.compile(
 )
 # Part of PyTorch's own message when code needs the value of a tensor while it is traced.
 _COUNTS_BY_A_VALUE = "only integer tensors of a single element"
-_RULE_OF_COUNTING = "forward is traced once, before there are values: Python cannot count by them."
+_RULE_OF_COUNTING = (
+    "forward is traced once, before tensors have values, so Python code cannot use them as counts."
+)
 
 
 def is_explained(error: BaseException, trace: TracebackType | None) -> bool:

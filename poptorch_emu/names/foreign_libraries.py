@@ -72,8 +72,9 @@ def _warn(path: str, cause: OSError | str) -> None:
         return
     _warned.add(os.path.realpath(path))
     logger.warning(
-        "%s was not loaded (%s). Operators that are known by name run all the same; one that is "
-        "not known is an error when a model uses it; %s",
+        "%s was not loaded (%s). poptorch_emu has its own implementations of some custom "
+        "operators, found by their names; any other operator of the library is an error when a "
+        "model uses it; %s",
         path,
         cause,
         Topic.FOREIGN_LIBRARY,
@@ -125,6 +126,7 @@ class _StandIn(ctypes.CDLL):
             AttributeError: always.
         """
         raise AttributeError(
-            f"{self._name} was not loaded, so it has no function {name!r}; poptorch_emu knows "
-            "operators of such libraries by their names alone."
+            f"{self._name} was not loaded, so its function {name!r} cannot be called; "
+            "poptorch_emu only implements some custom operators of such libraries, found by their "
+            "names."
         )

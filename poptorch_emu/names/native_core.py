@@ -92,7 +92,7 @@ _ELSEWHERE = {
         "poptorch.CPU",
     ),
     "appendPoptorchMetadataToFile": "poptorch.PoplarExecutor.save",
-    "setCustomCodeletsPath": "nothing: there are no codelets to compile",
+    "setCustomCodeletsPath": "not needed, because there are no codelets to compile",
 }
 
 _next_id = itertools.count(1)
@@ -203,7 +203,7 @@ def __getattr__(name: str) -> NoReturn:
     """Raises an error that names the replacement of a function of PopTorch's C++ module."""
     if name in _ELSEWHERE:
         raise AttributeError(
-            f"poptorch_core.{name} is a part of PopTorch's C++ layer that is not here. What does "
-            f"its work is {_ELSEWHERE[name]}."
+            f"poptorch_emu does not have poptorch_core.{name}, a function of PopTorch's C++ "
+            f"layer. Its replacement is {_ELSEWHERE[name]}."
         )
     raise AttributeError(f"module 'poptorch.poptorch_core' has no attribute {name!r}")

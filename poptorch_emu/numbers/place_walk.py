@@ -28,10 +28,13 @@ from poptorch_emu.numbers.verdicts import (
     sample,
 )
 
-_BLIND = "It cannot be computed again, and the two are further apart than rounding takes them."
+_BLIND = (
+    "This operation cannot be computed again, and the two values differ by more than rounding "
+    "can explain."
+)
 _DRAWN = (
-    "The random numbers are others: they depend on the seed, the micro-batch, the replica and the "
-    "order of the random operations."
+    "The two runs drew other random numbers, which depend on the seed, the micro-batch, the "
+    "replica and the order of the random operations."
 )
 
 
@@ -181,7 +184,7 @@ class PlaceWalk:
                     return Judgement(verdict, _BLIND)
             elif verdict is Verdict.DIFFERENT:
                 whose = "This run's value" if is_ours else "The other run's value"
-                reason = f"{whose} is not what this operation makes of that run's inputs."
+                reason = f"{whose} is not the result of this operation for that run's inputs."
                 return Judgement(verdict, f"{reason} {self._both.other_setting(node)}".rstrip())
             worst = max(worst, verdict)
         other = self._both.other_setting(node)
@@ -209,7 +212,9 @@ class PlaceWalk:
         if not begins:
             return Judgement(Verdict.FOLLOWS)
         whose = "This run" if is_ours else "The other run"
-        return Judgement(Verdict.NOT_FINITE, f"{whose} is not finite here, of finite inputs.")
+        return Judgement(
+            Verdict.NOT_FINITE, f"{whose} is not finite here, although the inputs are finite."
+        )
 
     def _equal_inputs(self, operation: fx.Node) -> tuple[str, ...]:
         return tuple(map(self._title, self._both.equal_inputs(operation)))

@@ -68,7 +68,7 @@ class UpdateJudge:
             return None
         unit = unit_roundoff(optimizer.accum_type) * len(self.ours.places) * _NUM_ROUNDINGS
         is_near = relative_distance(one, two) <= unit
-        reason = "" if is_near else "The optimizer keeps other numbers in the two runs."
+        reason = "" if is_near else "The state of the optimizer differs between the two runs."
         return Judgement(Verdict.REORDERED if is_near else Verdict.DIFFERENT, reason)
 
     def _of(self, run: Run, number: int, name: str, optimizer: OptimizerConfig) -> Verdict | None:
@@ -242,7 +242,7 @@ def note_of(request: Request) -> str:
     reason = _hindrance(request)
     if not reason:
         return ""
-    return f"Updates are compared by their largest difference alone, since {reason}."
+    return f"Updates are compared only by their largest difference, because {reason}."
 
 
 def start_weights(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

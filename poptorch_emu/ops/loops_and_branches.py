@@ -51,8 +51,8 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
         return as_list(body(*(value.clone() for value in inputs)))
     if not inputs:
         raise compiler_error(
-            "poptorch.for_loop was given no inputs, so there is nothing that an iteration could "
-            "hand to the next. Pass the tensors that the body changes."
+            "poptorch.for_loop was given no inputs, so no value could pass from one iteration to "
+            "the next. Pass the tensors that the body changes."
         )
     count = _count(count)
     if count < 1:
@@ -124,8 +124,8 @@ def cond(
     if not isinstance(condition, torch.Tensor):
         raise compiler_error(
             "The condition of poptorch.cond must be a boolean tensor of one element, not "
-            f"{condition!r} of {type(condition)}. What Python knows while the model is traced can "
-            "be decided by `if`."
+            f"{condition!r} of {type(condition)}. Use Python's `if` for a condition that is known "
+            "while the model is traced."
         )
     return control_flow.cond(condition, then_body, then_inps, else_body, else_inps)
 

@@ -331,7 +331,11 @@ class OptimizerLink:
             try:
                 self._read(self._session)
             except Exception as error:
-                logger.warning("The optimizer's state in a dropped wrapper is lost: %s", error)
+                logger.warning(
+                    "A wrapped model was deleted, and the state of its optimizer could not be "
+                    "copied to the host: %s",
+                    error,
+                )
 
 
 def _has_session(link: OptimizerLink | None) -> bool:

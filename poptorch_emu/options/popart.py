@@ -153,7 +153,7 @@ def _check_known(kind: Kind, name: str) -> None:
     if name in OPTIONS_OF_KIND[kind] or (name == "patterns" and kind is Kind.MAP):
         return
     right = [other.value for other, names in OPTIONS_OF_KIND.items() if name in names]
-    hint = f"It takes a value of kind {right[0]}" if right else "Check its spelling"
+    hint = f"Its value must be of type {right[0]}" if right else "Check its spelling"
     near = "" if right else did_you_mean(name, sorted(OPTIONS_OF_KIND[kind]))
     raise compiler_error(f"Unknown {kind.value} option {name}. {hint}.{near}")
 

@@ -143,8 +143,8 @@ def _is_equal(name: str, old: Any, new: Any) -> bool:
     except Exception as cause:
         raise _mismatch(
             f"Value mismatch for {name}: two values of type {type(old).__name__} cannot be "
-            f"compared ({cause}), so whether it is still the one of the compilation is not known. "
-            "Pass tensors, or the same object each time."
+            f"compared ({cause}), so it is not known whether the value is still that of the "
+            "compilation. Pass tensors, or the same object in each call."
         ) from cause
 
 

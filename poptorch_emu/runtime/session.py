@@ -251,8 +251,9 @@ class Session:
         num_own = executable.num_outputs + len(executable.written_inputs)
         if len(results) != num_own + len(executable.anchors):  # Possible with a forged file only.
             raise make_error(
-                f"The program has {len(results)} results, and {num_own + len(executable.anchors)} "
-                "were expected: it is not the model's. Compile the model again."
+                f"The program has {len(results)} results, but the model has "
+                f"{num_own + len(executable.anchors)}: the program belongs to another model. "
+                "Compile the model again."
             )
         if executable.anchors:
             self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))

@@ -198,8 +198,8 @@ class ResultStream:
     def _check_process(self) -> None:
         if self._call.is_lost:
             raise make_error(
-                "The call whose results these are runs in the process from which this one was "
-                "forked. Read them there, and wrap the model anew here."
+                "These results belong to a call of the process from which this one was forked. "
+                "Read them there, and wrap the model anew here."
             )
 
     def close(self) -> None:

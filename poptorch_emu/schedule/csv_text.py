@@ -79,7 +79,7 @@ def _ipu_of_stage(rows: Sequence[Sequence[Cell]]) -> tuple[int, ...]:
             if ipus.setdefault(action.stage, ipu) != ipu:
                 raise ValueError(
                     f"Stage {action.stage} has forwards on IPU {ipus[action.stage]} and on IPU "
-                    f"{ipu}: a stage lives on one IPU."
+                    f"{ipu}: a stage runs on one IPU only."
                 )
     missing = sorted(set(range(1 + max(ipus, default=-1))) - ipus.keys())
     if missing:

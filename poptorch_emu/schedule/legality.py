@@ -245,8 +245,8 @@ def _check_deadlock(schedule: Schedule, depths: Mapping[Link, int]) -> None:
         raise ScheduleError(
             schedule,
             min(blocked),
-            f"IPUs wait for ever: {waits}. Each waits for room in a link, or for what another one "
-            "runs later. Let the links hold more, or change the order of a row.",
+            f"IPUs wait for ever: {waits}. Each IPU waits for room in a link, or for a later "
+            "action of another IPU. Let the links hold more, or change the order of a row.",
             list(blocked.values()),
         )
 
@@ -270,8 +270,8 @@ def check_order(schedule: Schedule, waiting: Mapping[int, tuple[Action, Action]]
     raise ScheduleError(
         schedule,
         min(waiting),
-        f"IPUs wait for ever: {waits}. What is needed stands behind what waits, in its own row or "
-        "through others. Move it to the front.",
+        f"IPUs wait for ever: {waits}. An action that is needed comes after one that waits for "
+        "it, in the same row or through other IPUs. Move the needed action to the front.",
         [action for pair in waiting.values() for action in pair],
     )
 

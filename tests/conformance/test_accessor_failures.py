@@ -106,9 +106,9 @@ def test_accessor_when_first_element_fails_then_raises(
 
     expected = "AsynchronousDataAccessor worker thread failed to start (Check above for details)"
     assert expected in str(caught.value)
-    assert str(caught.value).count(phrase or "ended without a word") == 1
+    assert str(caught.value).count(phrase or "ended without an error message") == 1
     captured = capfd.readouterr()
-    assert captured.out.count(phrase or "ended without a word") == 1
+    assert captured.out.count(phrase or "ended without an error message") == 1
     assert captured.err == ""
     assert children() <= before
 
@@ -138,7 +138,7 @@ def test_next_when_worker_fails_then_yields_what_was_loaded_and_raises(
         with pytest.raises(AssertionError, match="An error occurred in the data fetcher") as error:
             next(iterator)
         text = str(error.value)
-        assert text.count(phrase or "ended without a word") == 1
+        assert text.count(phrase or "ended without an error message") == 1
         # The error shows frames of the dataset only, none of this package.
         assert ("Traceback (most recent call last)" in text) == (phrase == FAILED)
         assert "poptorch_emu/" not in text

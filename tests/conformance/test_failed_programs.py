@@ -104,4 +104,6 @@ def test_program_when_pytorch_refuses_what_forward_does_then_shows_its_own_lines
 
 def test_program_when_python_would_count_by_a_tensor_then_names_the_rule(tmp_path: Path) -> None:
     _, text = failed(tmp_path, "range(x.sum())")
-    assert text.rstrip().endswith("before there are values: Python cannot count by them.")
+    assert text.rstrip().endswith(
+        "before tensors have values, so Python code cannot use them as counts."
+    )

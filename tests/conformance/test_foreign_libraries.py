@@ -159,7 +159,7 @@ def test_cpp_for_popart_then_a_library_and_a_module_stand_for_it(tmp_path, caplo
     assert isinstance(library, foreign_libraries._StandIn)
     assert cppimport.imp_from_filepath(str(path)).sdk_version_hash() == "poptorch_emu"
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert f"nothing is compiled of {path}" in caplog.text
+    assert f"C++ for PopART is not compiled: {path}" in caplog.text
 
 
 def test_steps_of_a_build_then_lead_to_a_library_that_loads(tmp_path) -> None:

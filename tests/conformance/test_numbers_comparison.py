@@ -170,7 +170,7 @@ def test_numbers_when_they_are_not_finite_then_the_first_operation_is_named(
         # finite.
         assert report.verdict is Verdict.NOT_FINITE
         assert report.first.value.kind == "log"
-        assert "This run is not finite here, of finite inputs." in str(report)
+        assert "This run is not finite here, although the inputs are finite." in str(report)
 
 
 def test_compare_when_bars_are_shown_then_each_ends_where_it_should(monkeypatch):

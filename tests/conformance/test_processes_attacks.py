@@ -35,7 +35,7 @@ def test_messages_when_forged_then_the_job_goes_on(forgeries) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert sorted(line for line in lines if "DONE" in line) == ["[0] DONE", "[1] DONE"]
-    warnings = [line for line in lines if "from outside of this launch is left alone" in line]
+    warnings = [line for line in lines if "from outside of this launch is ignored" in line]
     assert len(warnings) == 2 and all("'failure'" in line for line in warnings)
     assert all(line.isprintable() for line in lines)
     assert "Traceback" not in done.stdout + done.stderr
@@ -168,5 +168,5 @@ def test_poprun_when_it_cannot_tell_where_to_listen_then_names_the_variable(vari
 
 def test_poprun_when_a_variable_has_no_name_then_says_so() -> None:
     done = poprun("--mpi-local-args", "-x 'a;b=c'", *PYTHON, "-c", "pass")
-    assert done.returncode == 2 and "'a;b' is no name of a variable" in done.stderr
+    assert done.returncode == 2 and "'a;b' is not a valid name" in done.stderr
     assert "POPTORCH_EMU_SECRET" not in os.environ

@@ -83,7 +83,7 @@ TRAPS = {
     ),
     "integers": (
         lambda run: run.model.order.fill_(1),
-        r"order was changed, which is a constant in what was compiled.*destroy\(\)",
+        r"order was changed, which is a constant in the compiled model.*destroy\(\)",
     ),
     "another parameter": (
         lambda run: setattr(run.model.layer, "bias", nn.Parameter(torch.ones(2))),

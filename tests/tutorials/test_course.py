@@ -245,7 +245,10 @@ def test_wrapped_then_is_what_the_functions_of_the_emulator_take() -> None:
     report = emulator.estimate(*course.wrapped(4, cut(6, 2, 2, 2)), system="bow-pod16")
     assert [len(stage.blocks) for stage in report.stages] == [6, 2, 2, 2]
     assert not emulator.tile_memory(*course.wrapped(3, options(16)), system="bow-pod16").fits
-    with pytest.raises(poptorch.Error, match="Exercise 5 wraps no model; exercises 1, 2, 3, 4, 6"):
+    with pytest.raises(
+        poptorch.Error,
+        match="Exercise 5 has no model to wrap. Choose one of the exercises 1, 2, 3, 4, 6",
+    ):
         course.wrapped(5, schedules.gpipe())
     with pytest.raises(poptorch.Error, match="of type int"):
         course.wrapped(3, 16)

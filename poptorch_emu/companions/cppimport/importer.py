@@ -58,7 +58,7 @@ def build_safely(filepath: str | Path, module_data: dict[str, Any]) -> None:
             f"{filepath} is not C++ for PopART, and cppimport is not installed, which would "
             "compile it. Install it: pip install cppimport"
         )
-    foreign_libraries.expect(module_data["ext_path"], f"nothing is compiled of {filepath}")
+    foreign_libraries.expect(module_data["ext_path"], f"C++ for PopART is not compiled: {filepath}")
 
 
 def load_module(module_data: dict[str, Any]) -> None:

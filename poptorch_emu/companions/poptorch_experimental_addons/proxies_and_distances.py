@@ -60,7 +60,7 @@ def distance_matrix(tensor1: torch.Tensor, tensor2: torch.Tensor, p: int) -> tor
         tensor([[5.]])
     """
     if p not in (1, 2):
-        raise NotImplementedError(f"distance_matrix has p=1 and p=2 only, not p={p}")
+        raise NotImplementedError(f"distance_matrix supports p=1 and p=2 only, not p={p}")
     check_rows(tensor1, tensor2)
     if not blocks.is_tracing():
         return torch.cdist(tensor1, tensor2, float(p))

@@ -124,7 +124,7 @@ def block_coo_spmm_ipu(sparse: torch.Tensor, dense: torch.Tensor, mode: str) -> 
     _check(sparse, dense, mode)
     rows, cols, size, width = sparse.shape
     if size != width:
-        raise ValueError(f"blocks of {size} by {width} are not square")
+        raise ValueError(f"blocks have shape {size} by {width}; expected square blocks")
     sparse = sparse.coalesce()
     corners = sparse.indices().numpy() * size
     attributes = {

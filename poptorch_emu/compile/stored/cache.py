@@ -60,7 +60,7 @@ def keep(executable: Executable) -> None:
     try:
         sections = to_sections(executable)
     except Error as fault:
-        logger.warning("Executable cache: this model is not kept. %s", fault)
+        logger.warning("Executable cache: the compiled model is not stored. %s", fault)
         return
     if folder.write(path, sections):
         logger.info("Executable cache: wrote %s", path)
@@ -89,7 +89,10 @@ def only_one(cache_dir: str | None, key: Key, num_processes: int) -> Iterator[No
         try:
             fcntl.flock(held.enter_context(open_lock(path)), fcntl.LOCK_EX)
         except OSError as fault:
-            consequence = "Several processes compile a model once, and need a lock there."
+            consequence = (
+                "One of several processes compiles the model while the others wait for it, "
+                "which needs a lock file in this folder."
+            )
             text = folder.text_of_folder(path.parent, fault, consequence)
             raise AssertionError(text) from fault
         yield

@@ -76,7 +76,9 @@ def wrapped(number: int, answer: Any) -> Wrapped:
     exercise = _exercise(number)
     if exercise.wrap is None:
         having = ", ".join(str(n) for n, one in enumerate(_EXERCISES, 1) if one.wrap is not None)
-        raise make_error(f"Exercise {number} wraps no model; exercises {having} do.")
+        raise make_error(
+            f"Exercise {number} has no model to wrap. Choose one of the exercises {having}."
+        )
     fault = exercise.fault_of_kind(answer)
     if fault:
         raise make_error(fault)

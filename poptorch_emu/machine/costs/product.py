@@ -154,7 +154,9 @@ def plan_product(
         ValueError: `product` has 8-bit operands and the chip cannot multiply them.
     """
     if product.precision is Precision.QUARTER and not ipu.has_quarter:
-        raise ValueError(f"{ipu.name} does not multiply numbers of 8 bits; C600 does.")
+        raise ValueError(
+            f"{ipu.name} does not multiply numbers of 8 bits. Choose C600, which does."
+        )
     tiles = max(1, num_tiles // product.count)
     rounds = -(-product.count // num_tiles)
     bound = max(proportion * ipu.tile_bytes, _LEAST_BOUND_BYTES)

@@ -39,7 +39,7 @@ def test_foreign_dataset_then_only_false_keeps_the_remainder(drop_last):
 
 
 def test_foreign_dataset_without_batch_size_then_its_rows_are_not_known():
-    with pytest.raises(TypeError, match="3 rows there are is not known: .*Foreign"):
+    with pytest.raises(TypeError, match="3 rows is not known, because .*Foreign"):
         batch_source(Foreign(batch_size=None), 3).counter(3)()
     assert num_elements(Foreign(batch_size=None), None, True) == 5
 
@@ -76,5 +76,7 @@ def test_loader_that_owns_its_accessor_then_is_counted_but_not_kept_alive():
     assert count() == 2
     del loader
     gc.collect()
-    with pytest.raises(TypeError, match="The DataLoader that knows the length is gone"):
+    with pytest.raises(
+        TypeError, match="The length is not known, because the DataLoader has been deleted"
+    ):
         count()

@@ -102,7 +102,7 @@ def test_launch_when_variables_contradict_each_other_then_refuses(variables, tex
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({}, "Nothing says where the processes meet"),
+        ({}, "The address at which the processes meet is not set"),
         ({"MASTER_ADDR": "no.such.host.invalid"}, "'no.such.host.invalid'.*is not known here"),
         ({"MASTER_ADDR": "localhost", "MASTER_PORT": "x"}, "MASTER_PORT must be a port"),
         (

@@ -66,7 +66,7 @@ def test_message_when_forged_then_is_not_there_and_one_warning_says_so(
     assert store.read("key") is None and store.read("key") is None
     (logged,) = caplog.records
     text = logged.getMessage()
-    assert "A message 'key' from outside of this launch is left alone" in text
+    assert "A message 'key' from outside of this launch is ignored" in text
     assert SECRET in text and text.isprintable()
     store.write("key", "genuine")
     assert store.read("key") == "genuine"

@@ -198,7 +198,7 @@ def test_illegal_table_then_shows_the_grid_with_the_place_marked() -> None:
         schedules.from_table([["0F0", "0F1", "0B0", "0B1"], ["1F1", "1B1", "1B0", "1F0"]])
     problem, *grid = str(error.value).splitlines()
     assert "IPU 0 before 0B0, which needs 1B0, IPU 1 before 1B0, which needs 1F0." in problem
-    assert problem.endswith("Move it to the front.")
+    assert problem.endswith("Move the needed action to the front.")
     assert grid == [
         "IPU 0: 0F0 0F1 >0B0< 0B1   0U0  <-- ERROR HERE",
         "IPU 1: 1F1 1B1 >1B0< >1F0< 1U0",

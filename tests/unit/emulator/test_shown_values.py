@@ -212,5 +212,7 @@ def test_system_that_is_none_then_lists_them(system):
 
 @pytest.mark.parametrize("sweep", [{"accumulation": 2}, {"accumulation": "12"}, ["accumulation"]])
 def test_sweep_that_is_no_lists_by_name_then_says_so(sweep):
-    with pytest.raises(poptorch.Error, match="lists values to try|has values by setting"):
+    with pytest.raises(
+        poptorch.Error, match="a list of values to try|from settings to lists of values"
+    ):
         emulator.what_if(make_training(), BATCH, sweep=sweep)

@@ -78,7 +78,8 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
                 )
         if input_dim % serialization_factor:
             raise ValueError(
-                f"serialization_factor={serialization_factor} does not divide the {input_dim} rows."
+                f"serialization_factor={serialization_factor} does not divide the {input_dim} "
+                "rows of the embedding. Choose a factor that does."
             )
         settings.pop("input_length", None)
         super().__init__(
