@@ -32,7 +32,7 @@ class SyntheticData(Enum):
 
 
 class PipelineOrder(Enum):
-    """Orders in which the stages of a pipeline run; PopTorch's order is grouped."""
+    """Orders of the stages of a pipeline; PopTorch's order is grouped."""
 
     GROUPED = "grouped"
     INTERLEAVED = "interleaved"
@@ -96,7 +96,7 @@ class StrategyConfig:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether stages are created from blocks in the order in which the tracer meets them."""
+        """Whether stages are created from blocks in the order of their first operations."""
         return self.auto_stage is not None
 
 
@@ -162,7 +162,7 @@ class MachineConfig:
         buffering_depth: number of micro-batches of an input that the host sends ahead.
         is_prefetched: whether the host prepares inputs before the IPU requests them.
         is_outlined: whether equal parts of the code are stored once.
-        outline_threshold: smallest saving for which a part of the code is stored once.
+        outline_threshold: smallest saving that lets a part of the code be stored once.
         version: version of the IPUs: 1, 2 or, for Bow, 21.
         has_half_products: whether float16 matrix products are summed in float16.
         has_half_convolutions: whether float16 convolutions are summed in float16.

@@ -48,7 +48,7 @@ class MeanReductionStrategy(NamedNumber):
 
 
 class DataLoaderMode(NamedNumber):
-    """The way in which a `DataLoader` fetches batches (exact)."""
+    """Ways for a `DataLoader` to fetch batches (exact)."""
 
     Sync = 0
     """Fetch a batch in the calling process when it is requested."""
@@ -59,7 +59,7 @@ class DataLoaderMode(NamedNumber):
 
 
 class SharingStrategy(NamedNumber):
-    """The way in which the worker of an asynchronous `DataLoader` passes tensors on (exact)."""
+    """Ways for the worker of an asynchronous `DataLoader` to pass tensors on (exact)."""
 
     SharedMemory = 0
     """Pass tensors through shared memory."""
@@ -168,7 +168,7 @@ class OverlapMode(Enum, metaclass=_Members):
 
 
 class AutoStage(NamedNumber):
-    """The rule by which blocks become stages if the strategy names none (exact)."""
+    """The rule that turns blocks into stages if the strategy names none (exact)."""
 
     SameAsIpu = 0
     """Use the block's IPU as its stage."""
@@ -177,7 +177,7 @@ class AutoStage(NamedNumber):
 
 
 class MultiConvPlanType(NamedNumber):
-    """The way in which the convolutions of a `MultiConv` share the chip (accepted)."""
+    """Ways for the convolutions of a `MultiConv` to share the chip (accepted)."""
 
     Parallel = 0
     """Run the convolutions at the same time."""

@@ -31,7 +31,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import batchnorm
 from torch.utils.data import dataloader
 
-# These modules are looked up by name, because functions of the package hide some of them.
+# The next modules are looked up by name, because functions of the package hide some of them.
 cond, map_rows, scan, while_loop = (
     sys.modules[f"torch._higher_order_ops.{name}"] for name in ("cond", "map", "scan", "while_loop")
 )
@@ -50,7 +50,7 @@ while_loop_op = while_loop.while_loop_op
 # Tracer of PyTorch. Without it a graph within a graph would silently keep values of stand-ins.
 MakefxTracer = proxy_tensor._MakefxTracer
 
-# Tensors without elements, with which forward is recorded, and the errors that they raise.
+# Tensors without elements, for recording forward, and the errors that they raise.
 FakeTensor = fake_tensor.FakeTensor
 FakeTensorMode = fake_tensor.FakeTensorMode
 DataDependentOutputException = fake_tensor.DataDependentOutputException
@@ -95,7 +95,7 @@ current_autograd_node = torch._C._current_autograd_node
 get_sequence_nr = torch._C._autograd._get_sequence_nr
 top_saved_tensors_default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
-# Gradients, for which `torch.autograd.grad` does not accept stand-ins.
+# Function for gradients, because `torch.autograd.grad` does not accept stand-ins.
 engine_run_backward = graph._engine_run_backward
 current_graph_task_id = torch._C._current_graph_task_id
 
@@ -126,7 +126,7 @@ BatchNorm = batchnorm._BatchNorm
 SingleProcessDataLoaderIter = dataloader._SingleProcessDataLoaderIter
 propagate_shapes_on_graph = torch._C._jit_pass_propagate_shapes_on_graph
 
-# Stores of process groups, in which processes leave messages for each other.
+# Stores of process groups, where processes leave messages for each other.
 Store = c10d.Store
 PrefixStore = c10d.PrefixStore
 TCPStore = c10d.TCPStore

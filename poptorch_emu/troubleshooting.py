@@ -1,4 +1,4 @@
-"""Sections of `docs/troubleshooting.md`, and the phrase with which messages refer to them.
+"""Sections of `docs/troubleshooting.md`, and the phrase that refers to them in messages.
 
 A message ends with its topic: `f"Couldn't find a loss ...; {Topic.NO_LOSS}"`. The tests compare the
 topics with the sections of the page, and provoke each message.

@@ -162,9 +162,9 @@ def _promised(ways: Sequence[Way], now: Way) -> float:
 
 
 def _milder(planner: Planner, best: Way) -> Way:
-    """Returns a way that fits equally well with the largest possible micro-batches.
+    """Returns `best` with the largest micro-batches that fit equally well.
 
-    Sets that save most are planned first, so one that fits may save more than necessary.
+    The changes that save most memory are planned first, so `best` may save more than necessary.
     """
     rows = best.settings.get("micro_batch")
     while rows is not None and planner.inventory.rows and 2 * rows < planner.inventory.rows:

@@ -21,7 +21,7 @@ from poptorch_emu.torch_versions import OpOverload, pytree
 
 aten = torch.ops.aten
 
-# These return uninitialised memory.
+# These operators return uninitialised memory.
 _EMPTY = ("empty", "new_empty")
 # Only some processors have kernels for 16-bit numbers, which may return other strides.
 _NARROW = (torch.float16, torch.bfloat16)
@@ -55,7 +55,7 @@ def _faults_of(node: fx.Node) -> Iterator[str]:
     try:
         results = pytree.tree_leaves(run_on_host(node.target, args, kwargs))
     except (RuntimeError, ValueError, IndexError):
-        return  # Its kernel rejects zeros.
+        return  # The kernel rejects zeros.
     for expected, actual in zip(pytree.tree_leaves(node.meta["val"]), results, strict=True):
         if actual is None or actual.shape != expected.shape:
             continue  # Results that nobody reads may have another shape.

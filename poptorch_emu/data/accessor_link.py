@@ -1,4 +1,4 @@
-"""Pipes by which an asynchronous accessor and its worker wake each other and notice each other's
+"""Pipes that let an asynchronous accessor and its worker wake each other and notice each other's
 end.
 
 There is one pipe for each direction. A waiting side sleeps until its pipe has a message or the
@@ -118,7 +118,7 @@ def _close_links() -> None:
             link.close()
 
 
-# Unlike multiprocessing's own hook, it also runs in what os.fork makes.
+# Unlike multiprocessing's own hook, this one also runs in children of os.fork.
 os.register_at_fork(after_in_child=_close_links)
 
 

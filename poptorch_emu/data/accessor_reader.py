@@ -92,7 +92,7 @@ class AccessorReader:
         Args:
             source: dataset to iterate.
             settings: settings of the worker.
-            strategy: strategy by which the source reaches the worker.
+            strategy: strategy that sends the source to the worker.
             miss_sleep_seconds: shortest wait for an element that is not ready.
 
         Raises:

@@ -106,7 +106,7 @@ class _Producer:
         self._settings = settings
         self._is_set_up = self._has_warned_of_type = False
         self._next_look_seconds = 0.0
-        # Rows that are joined and cut again do not fit the slots in which batches are built.
+        # Rows that are joined and cut again do not fit the slots that hold the batches.
         is_whole = settings.rebatched_rows is None
         self._collate = source.collate_into(self._next_slot) if is_whole else None
         iterator = iter(source)

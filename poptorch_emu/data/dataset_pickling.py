@@ -37,7 +37,7 @@ class _FileCopy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         pickle.dump(self._content, self._file, pickle.HIGHEST_PROTOCOL)
-        self._file.seek(0)  # Which also flushes.
+        self._file.seek(0)  # `seek` also flushes the file.
         return _load, (DupFd(self._file.fileno()),)
 
 

@@ -37,7 +37,7 @@ def tensors_of(element: Any, template: Any = None) -> list[torch.Tensor]:
 
 
 def template_of(element: Any) -> Any:
-    """Returns a template from which `poptorch_emu.structure.rebuild` builds elements like this one.
+    """Returns a template that lets `poptorch_emu.structure.rebuild` build elements like this one.
 
     It holds no data, except for types that have their own parser. A tuple becomes a list.
     """

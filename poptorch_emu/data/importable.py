@@ -30,7 +30,7 @@ GUARD = (
 def end_if_unguarded() -> None:
     """Ends a worker that would start a worker while it imports the program.
 
-    Its parent reports the reason.
+    The parent process reports the reason.
     """
     process = current_process()
     if process.name == WORKER_NAME and getattr(process, "_inheriting", False):
@@ -53,7 +53,7 @@ def check_importable(dataset: Any) -> None:
     try:
         pickler.dump(dataset)
     except Exception:
-        return  # Sending it will fail with the reason.
+        return  # The later transfer to the worker fails, with the reason.
     if pickler.names:
         raise make_error(
             f"The dataset needs {', '.join(pickler.names)}, defined in a notebook, at a prompt or "

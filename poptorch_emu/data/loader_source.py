@@ -1,6 +1,6 @@
 """The source of an asynchronous accessor that is a `DataLoader`.
 
-It only knows PyTorch's loader. Its constructor receives everything else.
+The source only uses PyTorch's loader. The constructor receives everything else.
 """
 
 from __future__ import annotations

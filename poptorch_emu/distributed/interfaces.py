@@ -89,7 +89,7 @@ def own_address_towards(address: str, port: int) -> str:
 
 
 def interface_towards(address: str, port: int) -> str:
-    """Returns the name of the network interface by which `address` is reached.
+    """Returns the name of the network interface that leads to `address`.
 
     Raises:
         Error: no interface leads there.

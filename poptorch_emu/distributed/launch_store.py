@@ -27,7 +27,7 @@ from poptorch_emu.torch_versions import TCPStore
 _ADDRESS = "POPTORCH_EMU_LAUNCHER_ADDR"
 _SSH_PORT = 22  # Only to look up a route, without sending anything.
 _ANSWER_SECONDS = 30
-# Addresses with which a host listens on all of its interfaces.
+# Addresses that make a host listen on all of its interfaces.
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -69,7 +69,7 @@ def _addresses(other_hosts: Sequence[str]) -> tuple[str, str]:
     elif number and _is_here(number) and (is_this_host(told) or not number.startswith("127.")):
         own = number
     else:
-        # The address by which other hosts reach this one may be none of its own addresses.
+        # Other hosts may reach this one by an address that is not its own.
         own = _own_address(other_hosts[0])
     return own, told or own
 

@@ -141,7 +141,7 @@ class Launcher:
             raise make_error(f"'{command[0]}' cannot be started: {error}.") from None
         self._processes.append(process)
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError), process.stdin:  # It may have ended already.
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # The process may have ended.
                 process.stdin.write(script)
         reader = threading.Thread(target=self._pass_on, args=(instance, process), daemon=True)
         reader.start()

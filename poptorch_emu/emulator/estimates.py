@@ -83,7 +83,7 @@ def planner_of(
     *,
     ignores_schedule: bool = False,
 ) -> Planner:
-    """Returns the planner of a model, from which all figures about the machine come.
+    """Returns the planner of a model, the source of all figures about the machine.
 
     Args:
         model: wrapped model, compiled or not.

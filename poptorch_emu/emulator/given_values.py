@@ -18,7 +18,7 @@ LAST_RUN = "_poptorch_emu_last_run"
 
 
 def wrapped(model: object) -> PoplarExecutor:
-    """Returns the executor for which `model` stands.
+    """Returns the executor that `model` stands for.
 
     A Keras model stands for the executor that ran last for it, and an `IPUStrategy` for the loop
     that its `run` ran last.

@@ -1,4 +1,4 @@
-"""Choice of the order in which the stages of a pipeline run.
+"""Choice of the order of a pipeline's stages.
 
 PopTorch has no such option, because its pipelines are always grouped. Results do not depend on it.
 """

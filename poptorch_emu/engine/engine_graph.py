@@ -25,7 +25,7 @@ VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 @dataclass
 class EngineGraph:
-    """Operations that can be changed, and the stages on which they run.
+    """Operations that can be changed, and their stages.
 
     Attributes:
         config: configuration of the compilation.

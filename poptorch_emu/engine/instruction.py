@@ -67,7 +67,7 @@ def target_of(target: OpOverload) -> OpOverload:
 def lowered(
     instruction: Instruction, sums: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Any, ...]:
-    """Returns the arguments with which the engine's builders add an instruction.
+    """Returns the arguments that the engine's builders need to add an instruction.
 
     Args:
         instruction: instruction of a segment.

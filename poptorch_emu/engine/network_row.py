@@ -23,7 +23,7 @@ class ShardedSums:
 
     Attributes:
         code: segment without loads and instructions; a link writes its `registers`.
-        weights: names of the weights, in the order in which every process exchanges them.
+        weights: names of the weights, in the order of their exchange in every process.
         nodes: gradients of the weights, in the same order.
         registers: registers in `code` that receive the gradients, in the same order.
     """

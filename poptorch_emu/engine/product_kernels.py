@@ -1,6 +1,6 @@
 """Table of kernels for matrix products, by purpose, sizes and processor.
 
-A row combines a kernel, the packing of its weight, and the sizes and processors for which it is
+A row combines a kernel, the packing of its weight, and the sizes and processors that it is
 faster than PyTorch's own product. The choice depends on the graph and the processor, never on the
 stages, so that stages change no bit. The engine runs the chosen kernel or raises an error that says
 why it cannot. The limits come from measurements in `benchmarks/results/product_kernels.csv`, made
@@ -40,18 +40,18 @@ class Kernel(Enum):
 
     @property
     def number(self) -> int:
-        """The number by which the engine's operators know the kernel."""
+        """The kernel's number in the arguments of the engine's operators."""
         return int(getattr(_C.ProductKernel, self.name))
 
 
 @dataclass(frozen=True)
 class Processor:
-    """Properties of the processor on which the choice depends.
+    """Properties of the processor that determine the choice.
 
     Attributes:
         vendor: vendor name as Linux reports it; `None` if the host does not report one.
         vector_bits: width of the vectors that PyTorch's libraries use, in bits.
-        own_vector_bits: vector width in bits for which our kernels were compiled; 0 if none.
+        own_vector_bits: vector width of our compiled kernels in bits; 0 without such kernels.
         has_mkl: whether PyTorch was built with MKL.
         has_onednn: whether PyTorch was built with oneDNN.
     """
@@ -90,7 +90,7 @@ def _from(fewest: int) -> range:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of products (rows, inputs) @ (inputs, outputs) for which a kernel is chosen.
+    """Sizes of products (rows, inputs) @ (inputs, outputs) that one kernel computes.
 
     Attributes:
         rows: allowed numbers of rows; likewise for `inputs`, `outputs` and `multiplications`.
@@ -134,7 +134,7 @@ class Row:
         vendor: vendor of the processor; `None` for any.
         vector_bits: vector width of the processor, in bits; 0 for any.
         is_packed: whether the weight is packed into the kernel's order before the product.
-        fewest_products: minimum number of products in a window for which packing pays.
+        fewest_products: minimum number of products in a window that makes packing pay.
         numbers_by_product: maximum size of the weight, in elements for each product of a window.
     """
 

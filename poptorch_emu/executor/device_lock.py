@@ -13,8 +13,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from poptorch_emu.turns import TurnLock
 
-# Held while weights go from a device to the host or from the host to a device, and while the
-# weights of a whole model are read. So these are always weights of one step.
+# A thread holds this lock while it moves weights between a device and the host, or reads the
+# weights of a whole model. All weights that it sees are therefore those of one step.
 HOST_TENSORS = TurnLock()
 
 

@@ -20,9 +20,10 @@ from poptorch_emu.executor.device_lock import HOST_TENSORS
 from poptorch_emu.torch_versions import DisableTorchFunctionSubclass, pytree
 
 _OWNERS = "_poptorch_owners"
-# `__class__` is none of them: TorchScript asks for it alone before C++ reads the memory.
+# Names whose read copies no weights. `__class__` is not here: TorchScript reads only this
+# attribute before C++ reads the memory.
 _OUR_NAMES = frozenset({_OWNERS, "__dict__"})
-# What belongs to an executor and not to the tensor.
+# Attributes that belong to an executor and not to the tensor.
 _OUR_ATTRIBUTES = frozenset({_OWNERS, "replicaGrouping"})
 
 
@@ -40,7 +41,7 @@ class Trainer(Protocol):
 
 
 class TrainedWeights(Protocol):
-    """What is needed of the weights of such an executor.
+    """Interface of the weights of an executor that trains.
 
     Attributes:
         is_ahead: whether the device has newer ones than the host.
@@ -134,7 +135,7 @@ class Synced:
     def __getattribute__(self, name: str) -> Any:
         if name not in _OUR_NAMES:
             sync(self)
-        # Another thread may give the tensor its own class meanwhile, of which `super` is none.
+        # `super` would fail if another thread restores the tensor's original class meanwhile.
         return torch.Tensor.__getattribute__(self, name)
 
     @classmethod

@@ -131,7 +131,7 @@ class CompiledFlags:
         self._modes = [(name, each, _is_training(each)) for name, each in modules.items()]
         self._gradients = [(name, each, _requires_grad(each)) for name, each in parameters.items()]
         self._places = list(_places(model))
-        # Columns of the flags, because `guards` compares whole lists quickly.
+        # The same flags as separate lists, because `guards` compares whole lists quickly.
         self._parameters: list[torch.Tensor] = list(parameters.values())
         self._trained = [was_trained for _, _, was_trained in self._gradients]
         self._holders: list[Mapping[str, object]] = [vars(each) for each in modules.values()]

@@ -119,7 +119,7 @@ def _class_below(model: torch.nn.Module) -> Any:
 
 @contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Gives `model` its own class for what its own methods do in their own way."""
+    """Restores the original class of `model` while the context is active."""
     with settled(model):
         cls = type(model)
         model.__class__ = _class_below(model)
@@ -140,7 +140,7 @@ def _wrapped_class(original: type[torch.nn.Module], link: Link) -> type[torch.nn
             attributes = object.__getattribute__(self, "__dict__")
             if name in _MODEL_READS or name in attributes.get("_parameters", ()):
                 link.sync()
-            # Another thread may give the model its own class, of which `super` is none.
+            # `super` would fail if another thread restores the model's original class meanwhile.
             return original.__getattribute__(self, name)
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:

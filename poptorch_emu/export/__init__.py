@@ -1,1 +1,1 @@
-"""Exports of a compiled model to plain PyTorch: as stages of its pipelining, or as one module."""
+"""Exports of a compiled model to plain PyTorch: stages of its pipelining, or one module."""

@@ -42,7 +42,7 @@ class Compiled:
     Attributes:
         executable: the program.
         model: copy of the user's module with the present weights.
-        inputs: whole batches for which the model was compiled.
+        inputs: whole batches like those of the compilation.
         optimizer: the optimiser without clipping and loss scaling; `None` for inference.
         max_grad_norm: limit of the norm of all gradients; infinity for no limit.
     """

@@ -59,7 +59,7 @@ def replica_group(spec: PipelineSpec) -> Any:
 
 
 def replica_of(spec: PipelineSpec) -> int:
-    """Returns the index of the replica to which this process belongs."""
+    """Returns the index of the replica that contains this process."""
     return 0 if spec.num_replicas == 1 else dist.get_rank(replica_group(spec))
 
 

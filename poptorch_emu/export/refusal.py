@@ -1,4 +1,4 @@
-"""Refusals of an export, each of which names the user's line and a remedy."""
+"""Refusals of an export. Each refusal names the user's line and a remedy."""
 
 from __future__ import annotations
 

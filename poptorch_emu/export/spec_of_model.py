@@ -16,7 +16,7 @@ from poptorch_emu.export.split_backward import may_be_split
 from poptorch_emu.ir.graph import SourceKind, source_of
 from poptorch_emu.schedule.pytorch_text import pytorch_rows
 
-# Schedules for which PyTorch has a class; other schedules run as tables.
+# Schedules that have a class in PyTorch; other schedules run as tables.
 _KINDS_OF_TABLES = {
     "gpipe": "gpipe",
     "one_f_one_b": "1f1b",

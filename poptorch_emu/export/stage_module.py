@@ -180,7 +180,7 @@ class _Writer:
         return self.graph.get_attr(name)
 
     def _holder(self, name: str) -> nn.Module:
-        """Returns the module inside `root` to which a dotted name belongs."""
+        """Returns the module inside `root` that contains a dotted name."""
         holder = self.root
         for part in name.split(".")[:-1]:
             if part not in holder._modules:

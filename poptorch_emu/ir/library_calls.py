@@ -131,7 +131,7 @@ def with_leaves(
 
 
 def _check(operator: OpOverload, values: Sequence[torch.Tensor], results: Sequence[str]) -> None:
-    """Raises an error if results do not have the types for which the graph was compiled."""
+    """Raises an error if the types of results differ from those in the compiled graph."""
     found = [type_text(value) for value in values]
     if found != list(results):
         raise compiler_error(

@@ -19,7 +19,7 @@ def is_mutating(node: fx.Node) -> bool:
 
 
 def written_values(node: fx.Node) -> Iterator[fx.Node]:
-    """Yields the values that `node` writes to, and the tensors of which they are views."""
+    """Yields the values that `node` writes to, and the tensors that these values are views of."""
     if isinstance(node.target, OpOverload):
         for value in written_arguments(node.target, node.args, node.kwargs):
             yield from memory_sharers(value)
@@ -40,7 +40,7 @@ def memory_of(node: fx.Node) -> fx.Node:
 
 
 def memory_sharers(value: Any) -> Iterator[fx.Node]:
-    """Yields `value`, and the tensors of which it is a view."""
+    """Yields `value`, and the tensors that it is a view of."""
     while isinstance(value, fx.Node):
         yield value
         value = value.args[0] if shares_memory(value) else None

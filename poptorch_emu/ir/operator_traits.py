@@ -61,7 +61,7 @@ _TABLE = {
         ("all_gather", "all_reduce", "all_to_all", "own_piece"), Traits(crosses_replicas=True)
     ),
     "cond": Traits(is_pure=False, runs_bodies=True),
-    # These two may write their results into the memory of arguments.
+    # The next two operators may write their results into the memory of arguments.
     "elementwise": Traits(is_pure=False),
     "elementwise_rows": Traits(is_pure=False, reads_sum=True),
     "for_loop": Traits(is_pure=False, runs_bodies=True),

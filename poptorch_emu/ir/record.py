@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Phase(Enum):
-    """The part of a training step to which an operation belongs."""
+    """The part of a training step that contains an operation."""
 
     FORWARD = "forward"
     BACKWARD = "backward"

@@ -135,7 +135,7 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallGr
 
 
 def nodes_of(graph: Any) -> list[Any]:
-    """Returns the calls of a graph in the order in which Keras runs them."""
+    """Returns the calls of a graph in Keras's order of execution."""
     by_depth = graph._nodes_by_depth
     return [
         node

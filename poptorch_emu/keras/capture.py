@@ -116,7 +116,7 @@ class CapturedModel(torch.nn.Module):
         return [leaf.detach() for leaf in filter(is_of_device, leaves)]
 
     def send(self, results: list[torch.Tensor], steps: int, replicas: int) -> None:
-        """Passes tensors from the end of `results` to the queues to which the model sent them."""
+        """Passes tensors from the end of `results` to the queues that the model chose for them."""
         for queue, form in reversed(self._seen["sent"]):
             leaves = list(filter(is_of_device, keras.tree.flatten(form)))
             taken = [results.pop() for _ in leaves][::-1]
@@ -171,7 +171,7 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
             values: value of each variable, by name.
             device: device of the values.
             of_host: variables whose values the host updates.
-            trained: variables to which only the optimiser may assign; by default all trainable
+            trained: variables that only the optimiser may assign; by default all trainable
                 ones.
         """
         mapping = [(variable, values[name]) for name, variable in variables.items()]

@@ -28,7 +28,7 @@ class StochasticRoundingBehaviour(Enum):
 
 
 class SchedulingAlgorithm(Enum):
-    """The algorithm with which the backend orders operations (accepted)."""
+    """The backend's algorithm to order operations (accepted)."""
 
     CHOOSE_BEST = 0
     CLUSTERING = 1
@@ -38,7 +38,7 @@ class SchedulingAlgorithm(Enum):
 
 
 class SelectionOrder(Enum):
-    """The order in which IPUs of a device are neighbours (accepted)."""
+    """The order of neighbouring IPUs in a device (accepted)."""
 
     AUTO = 0
     ZIGZAG = 1

@@ -89,7 +89,7 @@ class StagedCall:
 
 
 def inlined(contents: Contents, stages: Sequence[Stages]) -> list[StagedCall]:
-    """Returns the calls of a model in an order in which they can run.
+    """Returns the calls of a model in an order that can be executed.
 
     Raises:
         ValueError: a nested model cannot be divided into several stages.

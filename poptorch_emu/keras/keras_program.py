@@ -51,7 +51,7 @@ class KerasProgram(DeviceProgram):
         self._module = module
 
     def run(self, batches: Sequence[Batch]) -> tuple[Batch, Any, Any]:
-        """Runs batches of the form for which the program was compiled.
+        """Runs batches that have the form of the compiled batches.
 
         Returns:
             (all batches joined to one, loss of each batch or `None` for predictions, outputs for

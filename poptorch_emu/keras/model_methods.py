@@ -237,7 +237,7 @@ class IpuModelMethods:
         self._trainer.calls_back_each_step = bool(asynchronous)
 
     def set_infeed_queue_options(self, **kwargs: Any) -> None:
-        """Takes options of the queue from which `fit`, for example, reads (accepted).
+        """Accepts options of the queue that feeds `fit`, for example (accepted).
 
         Raises:
             ValueError: Keras decides an option.
@@ -268,7 +268,7 @@ class IpuModelMethods:
         )
 
     def _save_stages(self, path: Path) -> None:
-        """Adds the stages and options of the model to the file in which it was saved."""
+        """Adds the stages and options of the model to the file of the saved model."""
         saved_stages.save(self._model, self._trainer.settings, path)
 
     def _restore_stages(self, path: Path) -> None:

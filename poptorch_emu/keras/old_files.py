@@ -22,7 +22,7 @@ from poptorch_emu.log import logger
 
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
 _OLD = (".h5", ".hdf5")
-# Suffixes that Keras accepts. Whole models may have old ones, of which checkpoints accept only one.
+# Suffixes that Keras accepts. Whole models may have several old suffixes, checkpoints only one.
 _KNOWN = {_WEIGHTS: (_WEIGHTS, ".weights.json", _MODEL), _MODEL: (_MODEL, *_OLD)}
 _OF_CHECKPOINTS = {**_KNOWN, _MODEL: (_MODEL, ".h5")}
 
@@ -67,7 +67,7 @@ def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
                 f"'{filepath}{suffix}'."
             )
         renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
-        if isinstance(renamed, (str, os.PathLike)):  # A training is not lost for want of a folder.
+        if isinstance(renamed, (str, os.PathLike)):  # A missing folder must not lose a training.
             Path(renamed).parent.mkdir(parents=True, exist_ok=True)
         result = save(model, renamed, *args, **kwargs)
         if suffix == _MODEL and SAVE in vars(model) and Path(renamed).is_file():

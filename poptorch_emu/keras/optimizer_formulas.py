@@ -56,7 +56,7 @@ class Conversion:
                 group["lr"] = rate
 
 
-# Attribute by which our own optimiser classes name the Keras class that has the same formula.
+# Attribute of our own optimiser classes that names the Keras class with the same formula.
 _COUNTERPART = "counterpart"
 # Limit of weight norms that stands for "no limit".
 _NO_LIMIT = 65500.0

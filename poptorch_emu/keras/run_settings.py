@@ -26,7 +26,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 class PipelineSchedule(Enum):
-    """The order in which the stages of a pipeline work (exact)."""
+    """The order of work in the stages of a pipeline (exact)."""
 
     Grouped = 0
     Interleaved = 1
@@ -34,7 +34,7 @@ class PipelineSchedule(Enum):
 
 
 class RecomputationMode(Enum):
-    """The mode in which a pipeline recomputes activations (modelled: all modes are the same)."""
+    """The mode of recomputing activations in a pipeline (modelled: all modes are the same)."""
 
     Auto = 0
     RecomputeThenBackpropagate = 1

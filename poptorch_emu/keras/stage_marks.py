@@ -21,7 +21,7 @@ from poptorch_emu.trace.blocks import is_tracing
 
 
 class Mark(Enum):
-    """Mark of a call to which no stage was assigned."""
+    """Mark of a call without an assigned stage."""
 
     UNMARKED = 0
 
@@ -110,7 +110,7 @@ class PipelineStage:
 
 @contextmanager
 def noted_stages() -> Iterator[list[int]]:
-    """Yields a list to which the stages entered in the context are added."""
+    """Yields a list that receives the stages entered in the context."""
     before = vars(_local).get("noted", [])
     noted = vars(_local)["noted"] = []
     try:
@@ -153,5 +153,5 @@ def mark(node: Any, stages: Stages) -> None:
 
 
 def stage_of_construction(operation: Any) -> int | None:
-    """Returns the stage in which a layer was constructed; `None` if there was none."""
+    """Returns the stage of a layer's construction, or `None`."""
     return _stage_of_construction.get(operation)

@@ -16,7 +16,7 @@ class Ipu:
         name: name in reports.
         num_tiles: number of tiles of one IPU.
         tile_bytes: memory of one tile, including its code.
-        code_bytes: part of `tile_bytes` from which instructions can run.
+        code_bytes: part of `tile_bytes` that can hold instructions.
         clock_hz: clock rate of the tiles.
         num_workers: hardware threads of one tile.
         exchange_bytes_per_cycle: bytes that a tile can receive in a cycle.

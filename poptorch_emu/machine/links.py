@@ -36,7 +36,7 @@ def copy_cycles(
 def all_reduce_seconds(
     num_bytes: int, num_replicas: int, ipus_per_replica: int, numbers: TimeNumbers = NUMBERS
 ) -> float:
-    """Returns the time in which replicas add up a tensor so that each has the sum.
+    """Returns the time that replicas need to add up a tensor so that each has the sum.
 
     Within a pod this is a ring: a reduce-scatter, then an all-gather of the same volume. Over
     several pods there are three phases: each pod does a reduce-scatter, the pods add up their parts

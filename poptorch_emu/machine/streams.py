@@ -21,7 +21,7 @@ def input_seconds(
     is_overlapped: bool,
     numbers: TimeNumbers = NUMBERS,
 ) -> float:
-    """Returns the time in which the host sends a replica its input.
+    """Returns the time that the host needs to send a replica its input.
 
     Args:
         num_bytes: size of the input of one micro-batch.
@@ -47,7 +47,7 @@ def output_seconds(num_bytes: int, numbers: TimeNumbers = NUMBERS) -> float:
 def remote_seconds(
     num_bytes: int, num_ipus: int, num_transfers: int = 1, numbers: TimeNumbers = NUMBERS
 ) -> float:
-    """Returns the time in which an IPU loads or stores `num_bytes` in streaming memory.
+    """Returns the time that an IPU needs to load or store `num_bytes` in streaming memory.
 
     Args:
         num_bytes: bytes of one IPU.

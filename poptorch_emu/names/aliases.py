@@ -1,4 +1,4 @@
-"""Table of the modules for which `poptorch` and the modules beside it stand, and its import finder.
+"""Table of the modules that `poptorch` and the names beside it stand for, and its import finder.
 
 The finder returns the modules of this package themselves, so that
 `poptorch.Options is poptorch_emu.Options`, and loads a module when it is imported. Nothing happens

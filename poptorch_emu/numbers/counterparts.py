@@ -35,7 +35,7 @@ def alternatives(pair: Pair, node: fx.Node, own: int) -> list[int]:
 
 
 def ends_here(both: PairAtPlace, node: fx.Node) -> bool:
-    """Returns whether the next values agree on what is finite, as they do after a mask."""
+    """Returns whether the next values agree in their finite elements, as they do after a mask."""
     later = [(both.ours.own(e), both.theirs.own(e)) for e in _next_pairs(both, node)]
     known = [(one, two) for one, two in later if one is not None and two is not None]
     return bool(known) and all(torch.equal(a.isfinite(), b.isfinite()) for a, b in known)

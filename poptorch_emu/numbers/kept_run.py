@@ -56,7 +56,7 @@ class KeptRun(TakenValues):
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """All values, in the order in which they were declared."""
+        """All values, in the order of their declaration."""
         return tuple(self._values)
 
     @cached_property

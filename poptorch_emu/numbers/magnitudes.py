@@ -32,7 +32,7 @@ class TypeRange:
     """The range of a floating-point type, in exponents of two.
 
     Attributes:
-        overflow: exponent from which on numbers become infinite.
+        overflow: smallest exponent of numbers that become infinite.
         normal: exponent below which numbers have fewer digits.
         zero: exponent below which numbers become zero.
     """

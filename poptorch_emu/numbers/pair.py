@@ -32,7 +32,7 @@ class Pair:
         theirs: the other run.
         numbers: number of each node's value in this run.
         matched: numbers of this run's values, with those of the same values in the other run.
-        loss_scaling: factor by which the loss is multiplied before back-propagation.
+        loss_scaling: factor of the loss before back-propagation.
         is_certain: whether the user has named the pairs, so that no other pairs are tried.
     """
 

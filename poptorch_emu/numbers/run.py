@@ -20,7 +20,7 @@ Place = tuple[int, int]
 # Place of values that exist once in a window, such as a weight after the update.
 FIRST: Place = (0, 0)
 
-# Kind of a view that leaves its module. Runs keep it for outputs of modules, and never align it.
+# Kind of a view. Runs keep a view only as the output of a module, and comparisons skip it.
 VIEW = "view"
 
 
@@ -103,7 +103,7 @@ class Run(Protocol):
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Descriptions of all values, in the order in which they were first computed."""
+        """Descriptions of all values, in the order of their first computation."""
 
     @property
     def places(self) -> tuple[Place, ...]:

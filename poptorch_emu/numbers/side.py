@@ -76,7 +76,7 @@ class Side:
             run: run that has the values.
             numbers: number of each node's value in `run`.
             place: (micro-batch, replica) in `run`.
-            loss_scaling: factor by which the loss is multiplied before back-propagation.
+            loss_scaling: factor of the loss before back-propagation.
             others: the other run, for inputs and random numbers that `run` lacks.
         """
         self._graph, self._run, self._numbers, self._place = graph, run, numbers, place

@@ -1,4 +1,4 @@
-"""Judges whether an updated weight is what the optimiser's formula computes from the gradients."""
+"""Judges whether an updated weight agrees with the optimiser's formula for the gradients."""
 
 from __future__ import annotations
 

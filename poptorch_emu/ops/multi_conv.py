@@ -65,7 +65,7 @@ class MultiConv:
         return self
 
     def planType(self, value: MultiConvPlanType | None) -> MultiConv:
-        """Sets the way in which the convolutions share the chip.
+        """Sets how the convolutions share the chip.
 
         Raises:
             AssertionError: the value is not a `MultiConvPlanType`.
@@ -84,7 +84,7 @@ class MultiConv:
         return self
 
     def cycleBackOff(self, value: float) -> MultiConv:
-        """Sets the share by which a plan may be slower than the fastest one.
+        """Sets the share of time that a plan may take longer than the fastest one.
 
         Raises:
             AssertionError: the value is not a float.

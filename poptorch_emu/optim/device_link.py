@@ -52,7 +52,7 @@ class OptimizerLink:
 
     While a session is attached, the device has the newest state. The host's copy is refreshed
     when it is read, and before the session ends. An optimiser of `poptorch.optim` shows the state
-    in `state_dict()`; an optimiser of PyTorch in `state`, from which it creates `state_dict()`.
+    in `state_dict()`; an optimiser of PyTorch in `state`, the source of its `state_dict()`.
     """
 
     # Number of updates that the state of a PyTorch optimiser does not include yet.
@@ -283,7 +283,7 @@ class OptimizerLink:
             self._convert(optimizer)
 
     def _convert(self, optimizer: torch.optim.Optimizer) -> OptimizerConfig:
-        """Checks and converts `optimizer`; before a compilation only its own parameters count."""
+        """Checks and converts `optimizer`; before a compilation only its parameters are known."""
         optimizer_kind(optimizer)  # First, so that an object that is no optimiser is reported.
         rule = loss_scale_rule(self._settings.backend)
         if rule is not None and isinstance(optimizer, Optimizer):

@@ -277,7 +277,7 @@ def _foreign(
 
 
 def _agreed(optimizer: torch.optim.Optimizer, name: str) -> Any:
-    """Returns the value of an attribute on which all groups must agree."""
+    """Returns the value of an attribute that must be equal in all groups."""
     first = optimizer.param_groups[0].get(name)
     for index, group in enumerate(optimizer.param_groups):
         value = group.get(name)

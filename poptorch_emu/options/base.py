@@ -38,7 +38,7 @@ def require_type(value: object, expected: type, parameter: str) -> None:
 
 
 def _member_meant(value: object, expected: type) -> str:
-    """Returns a hint that names the member of an enumeration for which a text stands."""
+    """Returns a hint that names the member of an enumeration that a text stands for."""
     if not issubclass(expected, Enum):
         return ""
     name = str(value).rpartition(".")[2]

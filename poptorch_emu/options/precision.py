@@ -28,7 +28,7 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
     }
 
     def __init__(self, popart_options: _PopartOptions) -> None:
-        """Stores `popart_options`, to which the setters write."""
+        """Stores `popart_options`, which the setters change."""
         self._popart = popart_options
         self._autocast_enabled = True
         self._autocast_policy: Policy | None = None
@@ -53,7 +53,7 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
         return self
 
     def setPartialsType(self, dtype: torch.dtype) -> _PrecisionOptions:
-        """Sets the dtype in which products of matmul and convolution are summed (accepted).
+        """Sets the dtype of the sums in matmul and convolution (accepted).
 
         Only the model of the machine reads it; sums here are float32. The call replaces the
         setting of `Training.setConvolutionDithering`, as in PopTorch.

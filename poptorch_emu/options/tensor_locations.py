@@ -1,4 +1,4 @@
-"""`Options.TensorLocations` and `TensorLocationSettings`: memory in which tensors are stored.
+"""`Options.TensorLocations` and `TensorLocationSettings`: memory that stores tensors.
 
 The location never changes a result.
 """

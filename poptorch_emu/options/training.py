@@ -12,7 +12,7 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
     """Options that only training reads (exact)."""
 
     def __init__(self, popart_options: _PopartOptions) -> None:
-        """Stores `popart_options`, to which some setters write."""
+        """Stores `popart_options`, which some setters change."""
         self._popart = popart_options
         super().__init__(
             gradient_accumulation=1,

@@ -33,7 +33,7 @@ def run(graph: Graph) -> Graph:
 
 
 def _source(value: fx.Node) -> Source:
-    """Returns the source of which a value is a view; a computed value returns a LINK source."""
+    """Returns the source that a value is a view of; for a computed value, a LINK source."""
     while value.op == "call_function" and isinstance(value.target, OpOverload):
         if not traits_of(value.target).is_view or not _has_as_many(value, value.all_input_nodes[0]):
             break

@@ -76,8 +76,8 @@ def run(graph: Graph, fake_mode: FakeTensorMode, memo: ResultMemo) -> Graph:
 class _Replayed(Recorder):  # type: ignore[no-untyped-call]
     """Records a graph again; what the graph changes in place keeps its strides.
 
-    The operation that stands for such a change may return other strides than what it changes has,
-    on which the views behind it rely.
+    The operation that replaces such a change may return other strides than the changed value has,
+    although later views rely on these strides.
     """
 
     def __init__(self, graph: Graph, memo: ResultMemo) -> None:

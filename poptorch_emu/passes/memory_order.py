@@ -1,4 +1,4 @@
-"""Says on which strides an operation relies that reads elements by their places in memory.
+"""Finds the strides that an operation relies on if it reads elements by their places in memory.
 
 The strides of a recorded value are those that PyTorch's kernels for the CPU give it. The engine
 need not keep to them: it lays images otherwise, joins micro-batches and leaves out copies. So what
@@ -21,7 +21,7 @@ from poptorch_emu.ir.operator_traits import traits_of
 
 aten = torch.ops.aten
 
-# (x, strides): the same elements, which lie so at the beginning of memory of their own.
+# Copies the elements of x into new memory with the given strides, unless x has them already.
 STRIDED = torch.ops.poptorch_emu.strided.default
 
 
@@ -110,7 +110,7 @@ def _reach(size: Sequence[int], stride: Sequence[int], offset: int) -> int:
 
 
 def _laid(graph: Graph, node: fx.Node, base: fx.Node, reach: int) -> fx.Node:
-    """Returns `base` in its strides, for an operation that reads so many elements of its memory."""
+    """Returns `base` in its strides, for an operation that reads the first `reach` elements."""
     value = base.meta["val"]
     is_whole = _reach(value.shape, value.stride(), 0) == value.numel()
     if value.storage_offset() or not is_whole or reach > value.numel():

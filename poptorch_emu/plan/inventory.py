@@ -182,7 +182,7 @@ class Inventory:
 
     @property
     def accumulator_type(self) -> torch.dtype:
-        """Data type in which gradients are accumulated."""
+        """Data type of accumulated gradients."""
         assert self.update is not None, "gradients are accumulated for an update"
         return self.update.accumulator_type
 

@@ -83,7 +83,7 @@ def _slot_length(schedule: Schedule, slot: int, recomputes: Sequence[bool]) -> f
 
 
 def boxes_of_run(schedule: Schedule, run: FreeRun) -> tuple[list[Box], list[float]]:
-    """Returns the boxes of a table in which IPUs only wait for the inputs of their actions.
+    """Returns the boxes of a table that lets IPUs wait for the inputs of their actions only.
 
     In a long table only the boxes at both ends are kept, with a gap between them.
 

@@ -114,7 +114,7 @@ class SchedulePlan:
 
     @cached_property
     def bubble_within(self) -> float:
-        """The share in which an IPU waits between its own first and last action (exact).
+        """The share that an IPU waits between its own first and last action (exact).
 
         Papers on zero bubbles count this share, because there an IPU need not wait for the updates
         of other IPUs.

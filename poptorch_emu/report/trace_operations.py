@@ -69,7 +69,7 @@ def rows_of(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
 
 
 def rows_by_segment(columns: Mapping[str, list[Any]]) -> dict[str, list[Row]]:
-    """Returns the operations with known cycles, by the event in which they run."""
+    """Returns the operations with known cycles, by the event that contains them."""
     found: dict[str, list[Row]] = {}
     for row in rows_of(columns):
         if row["cycles"] and row["segment"]:

@@ -77,7 +77,7 @@ class PeerProcesses:
 
 
 def join(executable: Executable) -> PeerProcesses | None:
-    """Returns the processes with which a program trains; `None` if it trains alone."""
+    """Returns the processes that train together with a program; `None` if it trains alone."""
     config = executable.config
     if not config.is_distributed:
         return None

@@ -1,4 +1,4 @@
-"""Compares the arguments of a call with those for which the model was compiled.
+"""Compares the arguments of a call with those of the compilation.
 
 Each later call must have the structure, types, shapes and constants of the first one.
 """
@@ -20,7 +20,7 @@ from poptorch_emu.troubleshooting import Topic
 
 
 def check_same(compiled: Arguments, given: Arguments) -> None:
-    """Checks that a call has the arguments for which the model was compiled.
+    """Checks that a call has the arguments of the compilation.
 
     Raises:
         Error: the arguments differ; the message has the first difference and ways to recompile.

@@ -24,7 +24,7 @@ class CallState:
 
     Attributes:
         is_running: whether the call has not ended yet.
-        is_lost: whether this is a forked process, in which no thread continues the call.
+        is_lost: whether this is a forked process, where no thread continues the call.
     """
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class _CallThread:
             del call  # Frees its inputs.
 
 
-# All calls there are, for a forked child, which has the memory of those that run and not their
-# threads; and threads without a call.
+# All existing calls, because a forked child must end those that were running: their threads stay in
+# the parent process. `_idle` holds the threads without a call.
 _calls: weakref.WeakSet[CallState] = weakref.WeakSet()
 _idle: list[_CallThread] = []
 

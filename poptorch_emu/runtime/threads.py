@@ -1,4 +1,4 @@
-"""The number of threads of the engine, and the order in which they run the work of a window.
+"""The number of threads of the engine, and the order of their work in a window.
 
 No result depends on either.
 """
@@ -21,7 +21,7 @@ _ORDER = "POPTORCH_EMU_ORDER"
 
 
 class Order(Enum):
-    """The order in which workers run the work of a window.
+    """The order of the workers' work in a window.
 
     Attributes:
         SCHEDULE: each virtual IPU runs its list of actions, as on the machine.

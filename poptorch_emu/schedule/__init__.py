@@ -1,4 +1,4 @@
-"""Schedules as pure data: the order in which each IPU runs its actions, and a separate checker.
+"""Schedules as pure data: the order of each IPU's actions, and a separate checker.
 
 `make` builds a schedule for any strategy, `legality` checks it, `csv_text` writes and parses it.
 Schedules know no tensors and no options.

@@ -53,7 +53,7 @@ class FreeRun:
 
     @property
     def bubble_within(self) -> float:
-        """The share of the longest span in which an IPU waits between its first and last action.
+        """The share of the longest span between first and last action that the busiest IPU waits.
 
         This is the bubble if no IPU has to wait for the updates of the others. Source: Qi et al.,
         "Zero bubble pipeline parallelism" (arXiv 2401.10241), section 5.
@@ -63,7 +63,7 @@ class FreeRun:
 
 
 def free_run(schedule: Schedule, length_of: Callable[[Port], float] = unit_lengths) -> FreeRun:
-    """Runs a legal schedule, in which each IPU works through its list as fast as it can.
+    """Runs a legal schedule. Each IPU works through its list as fast as it can.
 
     Args:
         schedule: legal schedule, whose slots are ignored.

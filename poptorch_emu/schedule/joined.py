@@ -1,4 +1,4 @@
-"""Schedules in which one action computes several consecutive micro-batches."""
+"""Schedules with actions that each compute several consecutive micro-batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
 def joined_schedule(schedule: Schedule, count: int) -> Schedule:
-    """Returns the schedule in which each action computes `count` consecutive micro-batches.
+    """Returns the schedule with actions that each compute `count` consecutive micro-batches.
 
     A joined action takes the place of the last of its actions in `schedule`. All that it needs
     comes before that place, because the last action needs as much. If a stage has its backward in

@@ -27,7 +27,7 @@ def num_indices(num_stages: int, is_training: bool) -> int:
 
 
 def enough_micro_batches(num_stages: int) -> int:
-    """Returns a number of micro-batches with which a pipeline fills, runs full, and drains."""
+    """Returns a number of micro-batches that lets a pipeline fill, run full, and drain."""
     return 4 * num_stages
 
 
@@ -38,7 +38,7 @@ def lay_out(
     slot_rule: SlotRule,
     level_of_stage: tuple[int, ...] = (),
 ) -> Schedule:
-    """Returns the schedule in which each action stands in the slot that `slot_rule` gives.
+    """Returns the schedule that puts each action into the slot from `slot_rule`.
 
     An IPU with several actions in one slot runs them in the order of the line. In training the last
     slot holds only the updates.

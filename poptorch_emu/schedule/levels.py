@@ -25,7 +25,7 @@ def stage_levels(placed: Partition) -> tuple[int, ...]:
             for other in range(first, stage)
             if other in needed[stage] or placed.ipu_of_stage[other] == placed.ipu_of_stage[stage]
         ]
-        # All levels of the phases before.
+        # A phase begins after the last level of the earlier phases.
         start = 1 + max(levels[:first], default=-1)
         levels.append(max([start, *(1 + level for level in before)]))
     is_chain = levels == list(range(len(levels)))

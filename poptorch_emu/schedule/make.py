@@ -11,7 +11,7 @@ from poptorch_emu.schedule.sequential import sequential
 
 
 class ScheduleKind(Enum):
-    """The order in which stages run.
+    """The order of execution of the stages.
 
     All kinds but the first two run one stage at a time, unless stages of a phase are independent of
     each other. Sharding has the slots of a sequential pipeline but allows any number of

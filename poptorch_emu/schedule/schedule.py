@@ -20,9 +20,9 @@ Port = tuple[Kind, int]
 Link = tuple[Port, Port]
 Cell = tuple[Action, ...]
 
-# The actions of a stage for a micro-batch after its forward, if its backward is one action.
+# The actions that are a stage's backward for a micro-batch, if backward is a single action.
 WHOLE = (Kind.BACKWARD,)
-# The same if any of its backwards has two halves. A whole backward then means both halves in turn.
+# The actions of a stage's backward in two halves. A whole backward then stands for both halves.
 HALVES = (Kind.BACKWARD_INPUTS, Kind.BACKWARD_WEIGHTS)
 
 
@@ -168,7 +168,7 @@ class Schedule:
         return found
 
     def slots(self, port: Port) -> list[int]:
-        """Returns the slots in which the micro-batches run at `port`, ascending."""
+        """Returns the slots of the micro-batches at `port`, ascending."""
         return self._slots[port]
 
     @cached_property
@@ -213,7 +213,7 @@ def links(
 
 
 def link_depth(schedule: Schedule, producer: Port, consumer: Port) -> int:
-    """Returns the smallest FIFO depth with which the slots of `schedule` can run as planned.
+    """Returns the smallest FIFO depth that lets the slots of `schedule` run as planned.
 
     The FIFO carries one item for each micro-batch from `producer` to `consumer`. Within a slot all
     producers insert before any consumer removes, because the IPUs have no order inside a slot.

@@ -12,7 +12,7 @@ def sequential(
     is_training: bool,
     level_of_stage: tuple[int, ...] = (),
 ) -> Schedule:
-    """Returns the schedule in which one IPU works at a time, forward and then backward.
+    """Returns the schedule with one working IPU at a time, forward and then backward.
 
     With M micro-batches and N stages it lasts M * (2N - 1) slots and the update in training, and
     M * N slots in inference.

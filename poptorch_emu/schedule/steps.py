@@ -12,7 +12,7 @@ from poptorch_emu.schedule.schedule import Cell, Schedule
 
 
 def with_waits(schedule: Schedule) -> Schedule:
-    """Returns the schedule in which each cell comes after all results that its actions need.
+    """Returns the schedule that puts each cell after all results that its actions need.
 
     Cells only move to later slots and keep their order in the row, so a legal schedule does not
     change. In training the updates come last, in a slot of their own.

@@ -24,7 +24,7 @@ class Transfer:
         number: number of the input or output.
         is_input: whether the transfer comes from the host.
         stage: stage whose forward reads the input first, or computes the output.
-        mode: loop with which the transfer overlaps. In inference the accumulation loop has one
+        mode: loop that the transfer overlaps with. In inference the accumulation loop has one
             iteration, so no transfer overlaps with it.
     """
 

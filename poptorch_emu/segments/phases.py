@@ -22,7 +22,7 @@ _SPACING = {
     Liveness.OffChipAfterEachPhase: 4,
 }
 
-# Empty phases between forward and backward, in which tensors leave and return. Source: as above.
+# Empty phases between forward and backward, so that tensors can leave and return. Source: as above.
 _EMPTY_PHASES = 3
 
 

@@ -94,7 +94,7 @@ class Segment:
         regions: graphs of loops and branches, by name.
         registers: register of each value of the graph that the segment has.
         loads: register of each source that the segment loads.
-        instructions: instructions in the order in which they run.
+        instructions: instructions in the order of execution.
         inlined: registers of the values of each graph that `inline` added.
         num_registers: number of registers.
     """

@@ -14,7 +14,7 @@ from poptorch_emu.segments.variables import VariableInfo
 
 @dataclass(frozen=True)
 class Sharding:
-    """The tensors of one weight of which each replica holds only a part."""
+    """The tensors of one weight that are sharded, so that each replica holds only a part."""
 
     has_weight: bool = False
     has_states: bool = False

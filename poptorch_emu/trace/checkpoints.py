@@ -43,7 +43,7 @@ def start_marks() -> None:
 
 
 def mark(value: torch.Tensor, **fields: Any) -> None:
-    """Notes fields for the record of what makes `value`; outside a trace, does nothing."""
+    """Notes fields for the record of the operation that computes `value`; only within a trace."""
     if _of_thread.marks is not None:
         _of_thread.marks.append((value, fields))
 
@@ -70,7 +70,7 @@ def open_call() -> int:
 
 @contextmanager
 def _checkpointed() -> Iterator[None]:
-    """Gives a number to what runs in the context; a call inside another one belongs to it."""
+    """Numbers the operations that run in the context; an inner call belongs to the outer one."""
     before = _of_thread.open_call
     if not before:
         _of_thread.num_calls += 1

@@ -96,7 +96,7 @@ class FunctionMode(TorchFunctionMode):
         if library_operators.takes(func, args, kwargs):
             return library_operators.call(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            with self:  # It runs the user's functions.
+            with self:  # The operator calls the user's functions.
                 return higher_order.call(func, args, kwargs)
         return host_moves.call(STATIC_FORMS.get(func, func), args, kwargs)
 

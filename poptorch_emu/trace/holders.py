@@ -37,7 +37,7 @@ class Place:
 
     Attributes:
         key: key of a mapping, index of a sequence, or name of an attribute.
-        path: expression with which a user would name the place.
+        path: expression that a user would write for the place.
     """
 
     holder: Any
@@ -162,7 +162,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _path(link: _Link) -> str:
-    """Returns the expression with which a user would name the end of a chain."""
+    """Returns the expression that a user would write for the end of a chain."""
     if isinstance(link, str):
         return link
     before, holder, key = link

@@ -36,7 +36,7 @@ def start_marks() -> None:
 
 
 def mark(value: torch.Tensor, name: str) -> None:
-    """Notes that `value` is what the function `name` computed as a loss; does nothing outside."""
+    """Notes that the function `name` computed `value` as a loss; only within a trace."""
     if _of_thread.marks is not None:
         _of_thread.marks.append((value, name))
 

@@ -75,7 +75,7 @@ def patched(owner: Any, **replacements: Any) -> Iterator[None]:
 def _in_this_thread(replacement: Any, original: Any) -> Any:
     """Returns a function that is `replacement` in this thread, and `original` in others.
 
-    What is no function is returned as it is.
+    Any other object is returned unchanged.
     """
     is_static = isinstance(replacement, staticmethod)
     function = replacement.__func__ if is_static else replacement

@@ -1,4 +1,4 @@
-"""The dicts in which a module keeps its parameters and buffers, as the threads see them in a trace.
+"""The dicts of a module's parameters and buffers, as the threads see them in a trace.
 
 While a model is traced, the thread of the trace finds stand-ins in them. Other threads read and
 write the module's own tensors meanwhile, so they can evaluate the model or save it.
@@ -68,7 +68,7 @@ _METHODS = (
 for _name in _METHODS.split():
     setattr(_Slots, _name, _of_visible(_name))
 
-# The module of which another one is a shallow copy, with the same dicts.
+# The module that another one is a shallow copy of, with the same dicts.
 _originals: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]]
 _originals = weakref.WeakKeyDictionary()
 
@@ -125,7 +125,7 @@ def _places(model: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, dict[
         modules.append(module)
         original = _originals.get(module)
     for module in modules:
-        if not isinstance(module, torch.jit.ScriptModule):  # It keeps them in C++.
+        if not isinstance(module, torch.jit.ScriptModule):  # C++ holds these dicts.
             attributes = object.__getattribute__(module, "__dict__")
             yield from ((attributes, kind, attributes[kind]) for kind in _KINDS)
 
@@ -144,7 +144,7 @@ def _set_flat_weights(layer: RNNBase, weights: list[torch.Tensor | None]) -> Non
 
 
 def _follow(held: dict[str, Any], other: dict[str, Any]) -> None:
-    """Gives `held` the entries of `other`, without a moment in which one is missing."""
+    """Gives `held` the entries of `other`, so that no entry is missing at any moment."""
     for key in held.keys() - other.keys():
         del held[key]
     held.update(other)

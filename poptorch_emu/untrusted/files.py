@@ -22,7 +22,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-# Flags with which opening a FIFO does not block and a terminal does not become the process's own.
+# Flags, so that opening a FIFO does not block and a terminal does not become the process's own.
 _CAREFUL = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 

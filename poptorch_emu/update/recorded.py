@@ -1,4 +1,4 @@
-"""The formulas of an update recorded as graphs, each of which serves many weights.
+"""The formulas of an update recorded as graphs. Each graph serves many weights.
 
 A formula is a plain PyTorch function that must not look at shapes, so that its recording on a small
 tensor is valid for every tensor. The sources and sinks of a graph have the names below. The user of
@@ -127,7 +127,7 @@ def record_update(
         config: optimiser.
         group_index: index of the weight's group.
         weight_dtype: type of the weight.
-        gradient_scale: factor by which the accumulated gradient is multiplied first.
+        gradient_scale: factor for the accumulated gradient, applied first.
     """
     template = Template()
     arguments = _rule_arguments(template, config, group_index, weight_dtype, gradient_scale)
@@ -189,7 +189,7 @@ def record_norm(names: Sequence[str], dtype: torch.dtype, gradient_scale: float)
     Args:
         names: weights whose accumulated gradients are the sources.
         dtype: type of the accumulated gradients.
-        gradient_scale: factor by which they are multiplied first.
+        gradient_scale: factor for the gradients, applied first.
     """
     template = Template()
     gradients = [template.gradient(name, dtype) for name in names]
@@ -233,13 +233,13 @@ def record_counts(names: Sequence[str], dtype: torch.dtype, edge: float) -> Grap
 
 
 def record_loss_scale(rule: LossScaleRule, num_counts: int, num_elements: int) -> Graph:
-    """Returns the graph by which an automatic loss scale follows the counts of all IPUs.
+    """Returns the graph that adapts an automatic loss scale to the counts of all IPUs.
 
     Its sources are the counts, of kind LINK and numbered from 0, the loss scaling, `FACTOR` and
     `STATISTICS`. Its results are new values of the last two, and `LOSS_SCALE`.
 
     Args:
-        rule: rule by which the scale changes.
+        rule: rule for changes of the scale.
         num_counts: number of IPUs that count.
         num_elements: number of elements on all of these IPUs.
     """
@@ -289,7 +289,7 @@ def _rule_arguments(
 
 
 def _loss_scale(template: Template, config: OptimizerConfig) -> float | Tensor:
-    """Returns the factor by which the gradients of this window were multiplied."""
+    """Returns the factor of the gradients in this window."""
     if config.loss_scale_rule is not None:
         return template.link(LOSS_SCALE)
     return template.hyper(LOSS_SCALING, config.loss_scaling)

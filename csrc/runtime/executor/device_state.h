@@ -17,7 +17,7 @@ struct DeviceState {
         accumulators(program, options.replicas(), options.num_workers, remote, options.ring.get()) {
   }
 
-  EngineMemory tensors;  // first: other members' tensors lie in it
+  EngineMemory tensors;  // first, because it holds the tensors of other members
   RemoteTraffic remote;
   DeviceMemory memory;
   Accumulators accumulators;

@@ -30,7 +30,7 @@ class ThreadPool {
   const int64_t num_workers_;
   const std::function<void(int64_t)> work_;
   std::unique_ptr<Threads> others_;
-  pid_t process_ = 0;        // the process that started them
+  pid_t process_ = 0;        // the process that started the threads
   bool has_called_ = false;  // whether the others were called in this run
 };
 

@@ -34,11 +34,11 @@ class WorkerChoice {
 
   const Among among_;
   bool is_alone_ = false;
-  bool is_trial_ = false;  // the other way is being measured
+  bool is_trial_ = false;  // whether the other way is being measured
   int64_t num_noted_ = 0;  // windows of this phase so far, and their planned number
   int64_t num_meant_;
   int64_t num_between_;             // windows between two trials
-  int64_t typical_ns_[2] = {0, 0};  // typical window with all, and alone; 0 if unknown
+  int64_t typical_ns_[2] = {0, 0};  // typical window of all workers, and of one; 0: unknown
   std::vector<int64_t> trial_ns_;   // window times in the second half of this trial
   int64_t trial_so_far_ns_ = 0;
   int64_t much_longer_ns_ = 0;  // total time of windows 1.5 times as long as the other way's

@@ -88,7 +88,7 @@ def all_reduce_cross_replica_sum(
 def all_to_all_single_cross_replica(x: torch.Tensor, replication_factor: int) -> torch.Tensor:
     """Sends piece s of the first axis to replica s (exact).
 
-    The gradient is sent back to the replica from which the piece came.
+    The gradient is sent back to the replica that sent the piece.
 
     Args:
         x: tensor whose first axis is cut into `replication_factor` equal pieces.

@@ -14,7 +14,7 @@ from poptorch_emu.optim import AdamW
 from poptorch_emu.options import Options
 from poptorch_emu.report.time_report import TimeReport
 
-# System to which all machine figures of the course refer.
+# System of all machine figures in the course.
 SYSTEM = "bow-pod16"
 
 

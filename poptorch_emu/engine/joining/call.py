@@ -1,4 +1,4 @@
-"""One operation, its arguments, and the way in which it computes several micro-batches at once."""
+"""One operation, its arguments, and its way to compute several micro-batches at once."""
 
 from __future__ import annotations
 

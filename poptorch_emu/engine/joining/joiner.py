@@ -59,7 +59,7 @@ _FORWARD = (Kind.FORWARD, 0)
 
 @dataclass
 class _Forms:
-    """The forms in which the joined graph holds one value.
+    """The forms of one value in the joined graph.
 
     Attributes:
         shared: the value, if it is the same for all micro-batches.
@@ -68,7 +68,7 @@ class _Forms:
         pieces: one value for each micro-batch, by the stage that cut them out of the rows, or
             `None` if they were computed one by one.
         total: the sum over the micro-batches.
-        plan: the way in which the operation computes rows or the sum at once, if it can.
+        plan: the operation's way to compute rows or the sum at once, if there is one.
     """
 
     shared: fx.Node | None = None
@@ -116,7 +116,7 @@ class _Joiner:
         remove_dead(self._code.graph)
         return self._code
 
-    # Functions for sources and results.
+    # Functions that add sources and results to the joined graph.
 
     def _add_source(self, node: fx.Node) -> _Forms:
         source, value = source_of(node), node.meta["val"]
@@ -146,7 +146,7 @@ class _Joiner:
         pieces = self._pieces(node, self._old.placed.port_of.get(node, _FORWARD))
         return [(replace(sink, piece=piece), each) for piece, each in enumerate(pieces)]
 
-    # Functions for operations, in graph order.
+    # Functions that add operations to the joined graph, called in the order of the graph.
 
     def _add_operation(self, node: fx.Node) -> _Forms:
         if node.target is operator.getitem:
@@ -230,7 +230,7 @@ class _Joiner:
             value = joined_value(value, place, self._count)
         return self._emit(node, operator.getitem, (made, index), {}, value, None)
 
-    # Functions for the forms of a value.
+    # Functions that return a form of a value, and create it at its first use.
 
     def _rows(self, node: fx.Node, place: Place, port: Port) -> fx.Node:
         """Returns the tensor with all rows of a value in a place, for a reader on `port`."""
@@ -331,7 +331,7 @@ class _Joiner:
             total = self._emit(node, aten.add.Tensor, (total, each), {}, value, port)
         return total
 
-    # Functions that add operations.
+    # Functions that add a single operation to the joined graph.
 
     def _repeated(self, node: fx.Node) -> list[fx.Node]:
         """Adds an operation once for each micro-batch."""

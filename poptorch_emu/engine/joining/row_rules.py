@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def joined_form(call: Call) -> Joined:
-    """Returns the way in which an operation computes all micro-batches at once.
+    """Returns an operation's way to compute all micro-batches at once.
 
     Raises:
         NotByRowsError: the operation mixes rows, or no rule covers it.
@@ -190,7 +190,7 @@ def _group_norm_backward(call: Call) -> Joined:
 
 
 def _batch_norm(call: Call) -> Joined:
-    """Rule for batch norm with fixed statistics, for which the saved statistics are empty."""
+    """Rule for batch norm with fixed statistics, which saves empty statistics."""
     place = call.place("input")
     require(place.dim == 0 and not call.arguments.training)
     return Joined({"input": place}, (place, Form.PIECES, Form.PIECES))

@@ -1,4 +1,4 @@
-"""Computes from shapes alone the order in which views and copies put the elements of a tensor.
+"""Computes, from shapes alone, how views and copies order the elements of a tensor.
 
 A chain of views, transposes and copies moves elements and changes none. A chain of any length is
 equivalent to one split of the first tensor's dimensions, one permutation of the resulting
@@ -50,12 +50,12 @@ class Arrangement:
 
     @property
     def stretches(self) -> list[Stretch]:
-        """All stretches in the order in which they lie in a contiguous result."""
+        """All stretches in the order of a contiguous result."""
         return [stretch for dim in self.dims for stretch in dim]
 
     @property
     def split(self) -> list[Stretch]:
-        """All stretches in the order in which they lie in the first tensor."""
+        """All stretches in the order of the first tensor."""
         return sorted(self.stretches, key=lambda stretch: (stretch.dim, -stretch.step))
 
     @property

@@ -152,7 +152,7 @@ def _is_elementwise(node: fx.Node) -> bool:
 
 
 def _changed(code: Segment, images: Set[fx.Node]) -> Segment:
-    """Returns the code of a segment in which `images` are computed channels last."""
+    """Returns the code of a segment that computes `images` channels last."""
     shapes = {
         register: node.meta["val"].shape
         for node, register in code.registers.items()

@@ -110,7 +110,7 @@ def _places(part: Part) -> dict[int, int]:
 
 
 def _merged(code: Segment) -> Segment:
-    """Returns code in which adjacent in-place updates with the same rule are one instruction.
+    """Returns code with one instruction for adjacent in-place updates with the same rule.
 
     An instruction has an overhead of one or two microseconds in addition to its computation.
     """

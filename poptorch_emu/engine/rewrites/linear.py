@@ -36,7 +36,7 @@ _PACKED_LINEAR = torch.ops.poptorch_emu.packed_linear.default
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of float32 matrices to which a row may be added.
+    """A product of float32 matrices, and an optional row to add.
 
     Attributes:
         node: operation of the graph.
@@ -137,7 +137,7 @@ def _weight_of(product: _Product, code: EngineGraph) -> _Weight | None:
         wide = arguments_of(right).self
         given = _narrow(wide)
         return _Weight(given, wide) if code.is_fixed(given) else None
-    if code.config.is_training or not code.is_fixed(right):  # A window packs variables only.
+    if code.config.is_training or not code.is_fixed(right):  # Training packs variables only.
         return None
     turned = _turned_here(right, product, code)
     return _Weight(turned, turned)
@@ -200,7 +200,7 @@ class _Packer:
 
 
 def choose_product_kernels(code: EngineGraph) -> int:
-    """Replaces products for which another kernel is faster than PyTorch's; returns their number."""
+    """Replaces products if another kernel is faster than PyTorch's; returns their number."""
     num_changes = 0
     for product in _products(code):
         row = choose(Role.PRODUCT, *product.sizes)

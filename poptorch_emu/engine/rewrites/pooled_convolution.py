@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 _POOLED: OpOverload = torch.ops.poptorch_emu.pooled_convolution.default
 _MAX_POOL = aten.max_pool2d_with_indices.default
-# Maximum number of input channels for which oneDNN reads images in their given layout.
+# Maximum number of input channels that lets oneDNN read images in their given layout.
 _MOST_INPUT_CHANNELS = 15
 # Maximum number of output channels. With more, channels last is as fast, and the writes cost more.
 _MOST_OUTPUT_CHANNELS = 32
@@ -45,7 +45,7 @@ class _Chain:
 
 
 def pool_convolutions(code: EngineGraph) -> int:
-    """Replaces convolutions of which only a pooling reads the result; returns their number."""
+    """Replaces convolutions whose result only a pooling reads; returns their number."""
     if not runs_here():
         return 0
     found = code.graph.fx.find_nodes(op="call_function", target=aten.convolution.default)

@@ -19,7 +19,7 @@ _BACKWARD = torch.ops.poptorch_emu.rnn_layer_backward.default
 
 
 def take_last_steps(code: EngineGraph) -> int:
-    """Replaces gradients of layers of which only the last step is read; returns their number."""
+    """Replaces gradients of layers whose last step alone is read; returns their number."""
     changed = 0
     for backward in list(code.graph.fx.find_nodes(op="call_function", target=_BACKWARD)):
         gradient = _gradient_of_last_step(backward)

@@ -42,7 +42,7 @@ from poptorch_emu.passes.simplify import remove_dead
 
 
 class When(Enum):
-    """Programs to which a rewrite applies.
+    """Kinds of programs that a rewrite may change.
 
     If floating-point numbers are checked after each operation, only `ALWAYS` applies: a gradient
     that is left to a sum is no operation of a segment. In inference, the same holds for stochastic
@@ -69,7 +69,7 @@ class Rewrite:
 
     Attributes:
         apply: function that changes the graph and returns the number of changes.
-        when: programs to which the rewrite applies.
+        when: programs that the rewrite may change.
         after: rewrites that must run before this one.
         why: reason for the order.
     """

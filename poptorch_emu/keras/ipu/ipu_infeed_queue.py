@@ -1,4 +1,4 @@
-"""Queues from which the IPU reads a data set, in the loops of `ipu.loops`."""
+"""Queues that let the IPU read a data set in the loops of `ipu.loops`."""
 
 from __future__ import annotations
 

@@ -74,7 +74,6 @@ class IPUOutfeedQueue:
             note_accepted(f"IPUOutfeedQueue({name}=...)")
         self._mode = mode
         # (Number of iterations, their rows). `_num_read` rows of the first entry are already read.
-        # already.
         self._values: deque[tuple[int, list[torch.Tensor]]] = deque()
         self._num_read = 0
         self._form: Any = None

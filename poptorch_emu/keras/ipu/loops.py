@@ -35,7 +35,7 @@ def repeat(
         body: function of the inputs and an element of the queue; returns the inputs of the next
             iteration, and further values after them.
         inputs: a tensor, a number, or several of them.
-        infeed_queue: queue from which each iteration reads an element.
+        infeed_queue: queue with an element for each iteration.
         use_while_v1: accepted.
 
     Returns:

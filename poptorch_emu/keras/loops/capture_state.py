@@ -64,7 +64,7 @@ class Pass:
         return self.updates[0] if self.updates and not self.is_in_program else None
 
     def holder(self) -> Pass:
-        """Returns the pass to which the values of this pass belong now."""
+        """Returns the pass that owns the values of this pass now."""
         return self.parent.holder() if self.is_merged and self.parent is not None else self
 
     def enter(self, loop: DeviceLoop) -> None:
@@ -194,7 +194,7 @@ class Capture(ABC):
 
 
 class SendingCapture(Capture):
-    """A run of a model, in which layers and losses may send values to queues."""
+    """A run of a model. Its layers and losses may send values to queues."""
 
     def element(self, infeed: Any) -> Any:
         """Raises an error, because a model does not read data itself.

@@ -145,7 +145,7 @@ def _is_seed(variable: Any) -> bool:
 
 
 class _ReadingScope(StoringScope):
-    """Gives variables that no optimiser updates their own gradient, for which a tape may ask.
+    """Gives variables that no optimiser updates their own gradient, because a tape may ask for it.
 
     The loss does not depend on these gradients. Integer variables have the values that the host
     gives them in each run. Assignments are stored at the end of the iteration, so that values read

@@ -53,7 +53,7 @@ class FunctionProgram(DeviceProgram):
         self._accumulation = settings.accumulation
         self._per_call = _iterations_of_call(module.discovered, replicas, self._accumulation)
         reads = module.discovered.body.reads
-        # Memory for the data of each next(), for alternate calls: one runs while the next is read.
+        # Two sets of memory for the data, used in turn: one call runs while the next one is read.
         self._places: tuple[dict[int, list[np.ndarray]], ...] = ({}, {})
         self._counts = {each: self._per_call * replicas * reads.count(each) for each in reads}
         self._of_tensorflow = [

@@ -243,7 +243,7 @@ class Infeed:
         with suspended(), reading():
             if self._iterator is None:
                 self._iterator = iter(self._bundled())
-            try:  # A raw operator, because restoring an element's structure takes as long again.
+            try:  # The iterator's `next` takes twice as long, because it restores structures.
                 tensors = tf.raw_ops.IteratorGetNext(
                     iterator=self._iterator._iterator_resource, **self._types
                 )
@@ -272,7 +272,7 @@ class Joined:
             yield self.entry(capture, number)
 
     def num_left(self, capture: Any) -> int:
-        """Returns the number of iterations for which all sources have entries."""
+        """Returns the number of iterations that all sources have entries for."""
         return min(
             each.num_left() // capture.replicas
             if isinstance(each, Infeed)

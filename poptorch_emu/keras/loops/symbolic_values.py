@@ -17,7 +17,7 @@ _GRAPHS = "poptorch_emu.keras.tensorflow_graph.device_graph"
 
 
 def current_graph() -> Any:
-    """Returns the device's TensorFlow graph to which this thread adds, or `None`."""
+    """Returns the device's TensorFlow graph that this thread adds to, or `None`."""
     graphs = sys.modules.get(_GRAPHS)
     return None if graphs is None else graphs.current_graph()
 

@@ -15,7 +15,7 @@ from poptorch_emu.errors import compiler_error
 
 # Longest duration of a read; after it, a data function that waits for its turn is its cause.
 _PATIENCE_SECONDS = 2.0
-# File of TensorFlow from which tf.py_function, numpy_function and from_generator call Python.
+# File of TensorFlow that calls Python for tf.py_function, numpy_function and from_generator.
 _CALLS_OF_DATA = "script_ops.py"
 
 _lock = threading.Lock()

@@ -139,7 +139,7 @@ def _for_host(result: Any, given: Any) -> Any:
             return leaf
         if is_of_tensorflow:
             return tf.constant(leaf.detach().numpy())
-        if leaf.requires_grad:  # It keeps its gradient, which a program of PyTorch may take.
+        if leaf.requires_grad:  # It stays a tensor, because a program may ask for its gradient.
             array = leaf.detach().__array__
             vars(leaf).update(numpy=array, __array__=array)
         return leaf

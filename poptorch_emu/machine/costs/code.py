@@ -123,7 +123,7 @@ def code_bytes(
     """Returns the bytes that a program takes on each tile.
 
     Args:
-        operations: operations in the order in which they run.
+        operations: operations in the order of execution.
         is_outlined: whether equal parts of the program are stored once.
         outline_threshold: least value of a run of operations that becomes a function.
         is_replicated: whether the model has several replicas.

@@ -43,7 +43,7 @@ def all_reduce(num_elements: int, item_bytes: int, replicas: Replicas, tiles: Ti
 
 
 def all_to_all(num_bytes: int, replicas: Replicas, tiles: Tiles) -> Cost:
-    """Returns the cost of an all-to-all in which each replica holds `num_bytes`.
+    """Returns the cost of an all-to-all over `num_bytes` on each replica.
 
     A piece that travels d steps around the ring uses d links. The sum over all pieces is the
     traffic of an all-gather of half of the bytes that all replicas hold (derived).

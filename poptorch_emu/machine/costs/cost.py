@@ -32,8 +32,8 @@ class Cost:
     """Cycles of the fullest tile. Costs add up, because the phases of an IPU follow each other.
 
     Attributes:
-        compute_cycles: cycles in which vertices run.
-        exchange_cycles: cycles in which the tile receives data from other tiles.
+        compute_cycles: cycles that vertices run.
+        exchange_cycles: cycles that the tile spends to receive data from other tiles.
         sync_cycles: cycles to start programs and to wait for all tiles.
         steps: number of programs that are started.
         evidence: evidence of the weakest number in this cost.

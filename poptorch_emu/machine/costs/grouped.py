@@ -1,4 +1,4 @@
-"""Costs of grouped convolutions with few channels, for which the matrix unit would be mostly idle.
+"""Costs of grouped convolutions with few channels, which would leave the matrix unit mostly idle.
 
 One program computes all groups. Its vertices process eight groups of one channel at a time, and the
 workers of a tile share the taps. Source: PopLibs' vertical multiply-accumulate vertex and its cycle

@@ -17,7 +17,7 @@ _SORT_CYCLES = 300
 
 
 def copy(num_bytes: int, tiles: Tiles) -> Cost:
-    """Returns the cost of a copy into another layout, in which each byte changes its tile."""
+    """Returns the cost of a copy into another layout, which moves each byte to another tile."""
     own = tiles.bytes(num_bytes, 1)
     return tiles.cost(tiles.copy_cycles(own), 1, own, Evidence.INDEPENDENT)
 

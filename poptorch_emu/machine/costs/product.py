@@ -120,7 +120,7 @@ class Plan:
         temporary_bytes: bytes of rearranged operands and partial sums on the busiest tile.
         result_bytes: part of `temporary_bytes` that becomes the tile's share of the result.
         serial_parts: number of parts that run one after another, each with some output channels.
-        exchange_cycles: part of `cycles` in which tiles receive operands and sums.
+        exchange_cycles: part of `cycles` that tiles spend to receive operands and sums.
     """
 
     cycles: int

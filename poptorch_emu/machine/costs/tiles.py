@@ -44,11 +44,11 @@ class Tiles:
         return self.elements(num_elements, item_bytes) * item_bytes
 
     def exchange_cycles(self, num_bytes: float) -> float:
-        """Returns the cycles in which a tile receives `num_bytes`."""
+        """Returns the cycles that a tile needs to receive `num_bytes`."""
         return num_bytes / self.chip.exchange_bytes_per_cycle
 
     def copy_cycles(self, num_bytes: float) -> float:
-        """Returns the cycles in which a tile copies `num_bytes` within its memory."""
+        """Returns the cycles that a tile needs to copy `num_bytes` within its memory."""
         return num_bytes / self.chip.load_bytes_per_cycle
 
     def cost(

@@ -280,9 +280,9 @@ def _split(costs: StageCosts, ends: tuple[int, ...], fits: bool, is_of_blocks: b
     return Split(stages, fits, is_of_blocks, costs.tiles.chip.clock_hz)
 
 
-# A plain or circular form of the division, and the last unit of each stage.
+# A form of the division into stages (plain or circular), and the last unit of each stage.
 _Ended = tuple[StageCosts, tuple[int, ...]]
-# Cycles of the slowest IPU of some stages, and the last unit of each stage.
+# Cycles of the slowest IPU in a division into stages, and the last unit of each stage.
 _Cut = tuple[float, tuple[int, ...]]
 
 

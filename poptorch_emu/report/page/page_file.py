@@ -23,7 +23,7 @@ from poptorch_emu.version import __version__
 _FOLDER = Path(__file__).parent
 _LIBRARY = _FOLDER / "echarts" / "echarts.min.js"
 _DATA_BEGIN = '<script type="application/json" id="report-data">'
-# Scripts in the order in which they are loaded, because each may use the ones before it.
+# Scripts in the order of loading, because each may use the ones before it.
 _SCRIPTS = (
     "format.js",
     "charts.js",

@@ -23,7 +23,7 @@ from poptorch_emu.segments.segment import Segment
 
 
 def operation_columns(plan: TimePlan, inventory: Inventory | None) -> dict[str, list[Any]]:
-    """Returns the table of operations, in the order in which they run.
+    """Returns the table of operations, in the order of execution.
 
     Cycles are those of one run of an operation's segment; `None` if its family is not modelled.
     """

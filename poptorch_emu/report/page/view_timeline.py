@@ -164,7 +164,7 @@ def _is_of(port: Port, event: Event, plan: TimePlan) -> bool:
 def _main(
     begin: float, end: float, work: Sequence[Event], plan: TimePlan
 ) -> list[tuple[str, float, float]]:
-    """Returns the part in which the pipeline is full, in two pieces around a gap if it is long."""
+    """Returns the part with a full pipeline, in two pieces around a gap if it is long."""
     num_left = _num_left(work, plan)
     if num_left:
         middle = plan.grid.num_micro_batches // 2

@@ -24,7 +24,7 @@ def looped_bfs(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) -> li
 def _rows(
     num_ipus: int, stages_per_ipu: int, forwards: range, backwards: range
 ) -> list[list[Cell]]:
-    """Returns rows in which an IPU runs all micro-batches of one stage, then of its next stage."""
+    """Returns rows that let an IPU run all micro-batches of one stage, then of its next stage."""
     rows: list[list[Cell]] = []
     for ipu in range(num_ipus):
         stages = range(ipu, num_ipus * stages_per_ipu, num_ipus)

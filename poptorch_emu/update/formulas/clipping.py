@@ -14,7 +14,7 @@ def global_norm(gradients: list[Tensor]) -> Tensor:
 
 
 def clip_scale(gradients: list[Tensor], max_norm: float | Tensor) -> Tensor:
-    """Returns the factor with which the norm of all gradients is at most `max_norm`.
+    """Returns the factor that reduces the norm of all gradients to `max_norm` at most.
 
     The factor is 0-d and at most 1, float32 unless `max_norm` is a float64 tensor. A norm of norms
     is the norm of all elements. So if gradients are on several IPUs, pass the `global_norm` of each

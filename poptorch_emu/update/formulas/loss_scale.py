@@ -1,4 +1,4 @@
-"""The rule by which an automatic loss scale follows the size of the gradients.
+"""The rule of an automatic loss scale, which follows the size of the gradients.
 
 PopTorch documents that the scale is doubled and halved, and the names of the settings. The rest of
 the rule is ours.
@@ -24,11 +24,11 @@ _FLOAT16 = torch.finfo(torch.float16)
 
 @dataclass(frozen=True)
 class LossScaleRule:
-    """The rule by which the scale changes. The defaults are ours.
+    """The rule for changes of the scale. The defaults are ours.
 
     Attributes:
         bin_edge: least magnitude of a large element, as a fraction of the largest float16 number.
-        max_share: largest share of large elements with which the scale is not halved.
+        max_share: largest share of large elements that does not halve the scale.
         period: number of windows between two changes.
     """
 
@@ -67,7 +67,7 @@ def next_factor(
     """Returns the factor and the statistics after a window.
 
     Args:
-        rule: rule by which the factor changes.
+        rule: rule for changes of the factor.
         factor: factor of this window, 0-d.
         statistics: number of windows since the last change, and the sum of their shares of large
             elements; shape (2,).

@@ -166,7 +166,7 @@ def _wide(state: State) -> State:
 
 
 def _stored(config: OptimizerConfig, group_index: int, state: State) -> State:
-    """Returns each state rounded to the type in which it is stored."""
+    """Returns each state rounded to its stored type."""
     specs = state_names(config, config.groups[group_index])
     return {spec.name: state[spec.name].to(spec.dtype) for spec in specs}
 

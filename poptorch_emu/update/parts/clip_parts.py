@@ -19,7 +19,7 @@ class ClipParts:
     """Norms on all IPUs that have gradients, and the factor on all IPUs that update weights."""
 
     def __init__(self, optimizer: OptimizerConfig, gradient_scale: float) -> None:
-        """Stores the optimiser, and the factor by which accumulated gradients are multiplied."""
+        """Stores the optimiser, and the factor for accumulated gradients."""
         self._optimizer = optimizer
         self._scale = gradient_scale
         self._norms: dict[int, tuple[Part, int]] = {}

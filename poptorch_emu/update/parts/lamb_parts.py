@@ -37,7 +37,7 @@ def add_lamb(
 
     Args:
         optimizer: optimiser with LAMB's rule.
-        gradient_scale: factor by which accumulated gradients are multiplied first.
+        gradient_scale: factor for accumulated gradients, applied first.
         gradients: gradients of the weights.
         arrived: registers of `directions` that links fill, by name.
         directions: part that receives the first half.

@@ -61,7 +61,7 @@ class _PartKey(NamedTuple):
 
 
 class UpdatePlan:
-    """The parts of an update in the order in which each IPU runs them.
+    """The parts of an update, in the order of execution on each IPU.
 
     Attributes:
         states: states that the optimiser keeps on the device; the lowering numbers them.
@@ -193,7 +193,7 @@ class UpdatePlan:
         return network.add_gradients(ipu, whole, cut, sharded if needs_whole else ())
 
     def _cut_variables(self, parts: Sequence[Part]) -> list[str]:
-        """Returns the weights and states of which each replica assigns its shard."""
+        """Returns the weights and states whose shards the replicas assign."""
         scalars = {state.name for state in self.states if not state.shape}
         stored = [name for part in parts if part.is_sharded for name in part.stores.values()]
         return [name for name in stored if name not in scalars]
