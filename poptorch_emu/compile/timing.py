@@ -40,13 +40,11 @@ def time_of(
 def timed(request: Request, durations: Durations, io: HostWork | None = None) -> TimePlan:
     """Returns the plan of time of one call, from the durations of its segments."""
     config = durations.inventory.config
-    table = config.strategy.table
     run = Run(
         schedule_kind(config.strategy),
         config.num_micro_batches,
         request.optimizer,
         io,
-        "" if table is None else table.name,
     )
     return plan_time(durations, run)
 

@@ -8,7 +8,6 @@ from typing import Any
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.pictures import axes_or_new
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
@@ -48,7 +47,7 @@ class Candidate:
     @classmethod
     def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:
         """Returns a schedule with its costs by the plans of time and memory."""
-        window = window_of(time.grid)
+        window = time.grid
         return cls(
             name,
             schedule.num_stages,

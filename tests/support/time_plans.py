@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from poptorch_emu.plan.time.ipu_times import ipu_times
 from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.plan.time.time_plan import (
     ActionTime,
-    Grid,
     StageTime,
     TimePlan,
     UpdateTime,
@@ -57,7 +57,6 @@ def made_of(
         throughput=None, cycles=round(seconds * clock_hz), unknown=(), rough=(),
         spread_weights=(), assumptions=(), evidence="", stages=stages, updates=updates,
         ipus=tuple(ipu_times(window, stages, updates, ipus, 1 / clock_hz, outside)),
-        grid=Grid(kind.value if kind else "own", tuple(ipu_of_stage), (), num_micro_batches,
-                  is_training, window.slot_cycles(cycles_of), table),
+        grid=replace(window, slot_cycles=window.length_of_slots(cycles_of)),
         all_operations=(),
     )  # fmt: skip

@@ -15,7 +15,6 @@ from poptorch_emu.executor.factories import trainingModel
 from poptorch_emu.ops.block_annotations import BeginBlock
 from poptorch_emu.optim import SGD
 from poptorch_emu.options import Options
-from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.schedule.free_run import unit_lengths
 
 ROWS, MOST_ROWS, MOST_BUBBLE, NUM_IPUS = 8, 512, 0.10, 4
@@ -42,12 +41,12 @@ def _assess(options: Options) -> Findings:
     if fault := fault_of_ipus(report, NUM_IPUS):
         return Findings((fault,))
     grid = report.grid
-    if grid.kind != PipelineOrder.GROUPED.value:
+    if grid.name != PipelineOrder.GROUPED.value:
         return Findings((
             "The schedule is another one. Other schedules are exercise 5; here it stays PopTorch's "
             "own, which is the default.",
         ))  # fmt: skip
-    bubble = window_of(grid).bubble(unit_lengths)
+    bubble = grid.bubble(unit_lengths)
     accumulation = options.Training.gradient_accumulation
     facts = (f"{accumulation} micro-batches in an update: the bubble is {bubble:.1%}.",)
     return Findings(tuple(_faults(options, bubble)), facts)

@@ -99,14 +99,6 @@ class Split:
         """Whether the last stage is on the first IPU again."""
         return len(self.stages) > 1 and self.stages[-1].ipu == 0
 
-    @property
-    def slowest_seconds(self) -> float:
-        """Seconds of one micro-batch on the slowest IPU."""
-        cycles: defaultdict[int, float] = defaultdict(float)
-        for stage in self.stages:
-            cycles[stage.ipu] += stage.cycles
-        return max(cycles.values()) / self.clock_hz
-
 
 @dataclass(frozen=True)
 class StageCosts:

@@ -15,7 +15,6 @@ from poptorch_emu.plan.time.ipu_times import ipu_times
 from poptorch_emu.plan.time.spread_weights import spread_weights
 from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.plan.time.time_plan import (
-    Grid,
     HostWork,
     StageTime,
     TimePlan,
@@ -47,7 +46,6 @@ class Run:
     num_micro_batches: int
     optimizer: OptimizerConfig | None = None
     host: HostWork | None = None
-    name: str = ""
 
 
 def plan_time(durations: Durations, run: Run) -> TimePlan:
@@ -100,16 +98,7 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         stages=stages,
         updates=updates,
         ipus=tuple(ipu_times(window, stages, updates, ids, scale, outside)),
-        grid=Grid(
-            run.name if run.kind is None else run.kind.value,
-            window.ipu_of_stage,
-            window.level_of_stage,
-            window.num_micro_batches,
-            window.is_training,
-            window.slot_cycles(cycles_of),
-            window.table,
-            window.rule,
-        ),
+        grid=replace(window, slot_cycles=window.length_of_slots(cycles_of)),
         all_operations=tuple(op for ops in durations.operations.values() for op in ops),
     )
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from poptorch_emu.config import TableConfig
 from poptorch_emu.plan.time.step_parts import Group, Part
+from poptorch_emu.plan.time.window import Window
 from poptorch_emu.schedule.actions import Kind
-from poptorch_emu.schedule.schedule import Port, Schedule
+from poptorch_emu.schedule.schedule import Port
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,8 @@ class ActionTime:
     @property
     def operation_cycles(self) -> float:
         """Cycles of the operations alone."""
-        return (
-            self.compute_cycles
-            + self.exchange_cycles
-            + self.sync_cycles
-            + self.recompute_cycles
-            + self.proportion_cycles
-        )
+        first = self.compute_cycles + self.exchange_cycles + self.sync_cycles
+        return first + self.recompute_cycles + self.proportion_cycles
 
     @property
     def host_cycles(self) -> float:
@@ -122,14 +117,7 @@ class ActionTime:
     @property
     def cycles(self) -> float:
         """Sum of all attributes."""
-        return (
-            self.operation_cycles
-            + self.link_cycles
-            + self.stash_cycles
-            + self.remote_cycles
-            + self.reduce_cycles
-            + self.host_cycles
-        )
+        return math.fsum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -170,14 +158,6 @@ class StageTime:
     def cycles(self) -> float:
         """Sum of the cycles of all kinds of actions."""
         return sum(part.cycles for part in self.parts)
-
-
-def work_by_ipu(stages: Iterable[StageTime]) -> dict[int, float]:
-    """Returns the cycles of all stages of each IPU, by the user's number."""
-    work: dict[int, float] = {}
-    for stage in stages:
-        work[stage.ipu] = work.get(stage.ipu, 0.0) + stage.cycles
-    return work
 
 
 @dataclass(frozen=True)
@@ -239,11 +219,6 @@ class IpuTime:
         return math.fsum(s for part, s in self.seconds.items() if {part, part.group} & {*parts})
 
     @property
-    def link_seconds(self) -> float:
-        """Seconds to receive data from other IPUs."""
-        return self.of(Part.LINK)
-
-    @property
     def host_seconds(self) -> float:
         """Seconds of waiting for the host: its data, transfers and calls."""
         return self.of(Group.HOST)
@@ -252,40 +227,6 @@ class IpuTime:
     def bubble_seconds(self) -> float:
         """Seconds of waiting for other IPUs."""
         return self.of(Group.WAIT)
-
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds of work, transfers and updates: all but waiting."""
-        return self.of(Group.WORK, Group.TRANSFER)
-
-    @property
-    def idle_seconds(self) -> float:
-        """Seconds of waiting for the host or for other IPUs."""
-        return self.of(Group.HOST, Group.WAIT)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Schedule of one window without its actions: the micro-batches of an update, or of a call.
-
-    Attributes:
-        kind: name of the schedule or table, such as "grouped".
-        ipu_of_stage: index of the virtual IPU of each stage.
-        level_of_stage: level of each stage, as in `Schedule`.
-        num_micro_batches: number of micro-batches in the window.
-        slot_cycles: cycles of each slot of a pipeline; 0 if the slots differ.
-        table: the schedule if it is a table; an IPU then waits only for data that it needs.
-        rule: rule that makes tables of the same kind for other numbers of micro-batches.
-    """
-
-    kind: str
-    ipu_of_stage: tuple[int, ...]
-    level_of_stage: tuple[int, ...]
-    num_micro_batches: int
-    is_training: bool
-    slot_cycles: float
-    table: Schedule | None = None
-    rule: TableConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -375,7 +316,7 @@ class TimePlan:
     stages: tuple[StageTime, ...]
     updates: tuple[UpdateTime, ...]
     ipus: tuple[IpuTime, ...]
-    grid: Grid
+    grid: Window
     all_operations: tuple[OperationTime, ...]
 
     @property

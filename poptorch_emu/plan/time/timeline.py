@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from poptorch_emu.plan.time.time_plan import ActionTime, Event, TimePlan, UpdateTime
-from poptorch_emu.plan.time.window import window_of, work
+from poptorch_emu.plan.time.window import work
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches
@@ -33,7 +33,7 @@ class _Drawing:
     def __init__(self, plan: TimePlan) -> None:
         grid = plan.grid
         self._plan = plan
-        self._window = window_of(grid)
+        self._window = grid
         self._few = max(_FEW_MICRO_BATCHES, 2 * enough_micro_batches(len(grid.ipu_of_stage)))
         self._schedule = self._window.schedule(self._few)
         # Number of micro-batches that the drawing omits in the middle.

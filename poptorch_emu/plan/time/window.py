@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poptorch_emu.config import TableConfig
-from poptorch_emu.plan.time.time_plan import Grid
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.free_run import free_run
 from poptorch_emu.schedule.layout import enough_micro_batches, num_indices
@@ -37,6 +36,7 @@ class Window:
         num_micro_batches: number of micro-batches in the window.
         table: table of all micro-batches; None if the schedule is not a table.
         rule: rule that makes tables of the same kind for other numbers of micro-batches.
+        slot_cycles: cycles of each slot of a pipeline, in a plan of time; 0 if the slots differ.
     """
 
     kind: ScheduleKind | None
@@ -46,6 +46,12 @@ class Window:
     is_training: bool
     table: Schedule | None = None
     rule: TableConfig | None = None
+    slot_cycles: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name of the schedule or table, such as "grouped"."""
+        return self.kind.value if self.kind else self.rule.name if self.rule else "own"
 
     @property
     def num_stages(self) -> int:
@@ -79,7 +85,7 @@ class Window:
             return cycles / most
         if self.table is None:
             per_batch = 2 if self.kind is ScheduleKind.INTERLEAVED and self.is_training else 1
-            return per_batch * self.slot_cycles(cycles_of)
+            return per_batch * self.length_of_slots(cycles_of)
         least = max(self.busy_cycles(cycles_of)) / most
         if self.rule is None or self.rule.rows:
             return least
@@ -106,7 +112,7 @@ class Window:
             self.level_of_stage,
         )
 
-    def slot_cycles(self, cycles_of: Cycles) -> float:
+    def length_of_slots(self, cycles_of: Cycles) -> float:
         """Returns the cycles of one slot of a pipeline; 0 for other schedules."""
         if not self.is_pipelined or self.table is not None:
             return 0.0
@@ -135,7 +141,7 @@ class Window:
         if self.table is not None:
             return free_run(self.table, cycles_of).end
         if self.is_pipelined:
-            return self.num_slots * self.slot_cycles(cycles_of)
+            return self.num_slots * self.length_of_slots(cycles_of)
         schedule = self.schedule(1)
         slots = range(schedule.num_slots)
         one = sum(max(work(row[slot], cycles_of) for row in schedule.rows) for slot in slots)
@@ -154,19 +160,6 @@ class Window:
         for stage, ipu in enumerate(self.ipu_of_stage):
             found[ipu] += sum(cycles_of((kind, stage)) for kind in (Kind.FORWARD, *kinds[stage]))
         return [self.num_micro_batches * found[ipu] for ipu in sorted(found)]
-
-
-def window_of(grid: Grid) -> Window:
-    """Returns the window that a plan of time describes."""
-    return Window(
-        None if grid.table is not None else ScheduleKind(grid.kind),
-        grid.ipu_of_stage,
-        grid.level_of_stage,
-        grid.num_micro_batches,
-        grid.is_training,
-        grid.table,
-        grid.rule,
-    )
 
 
 def work(cell: Cell, cycles_of: Cycles) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 
 from poptorch_emu.compile.planner import Planned
 from poptorch_emu.plan.time.step_parts import Group
-from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.view_timeline import machine_timeline
 from poptorch_emu.schedule.free_run import unit_lengths
@@ -46,7 +45,7 @@ def lab_view(
 
 def _point(plan: Planned) -> dict[str, Any]:
     time, tiles = plan.time, plan.tiles
-    window = window_of(time.grid)
+    window = time.grid
     return {
         "fault": None,
         "clock_hz": time.clock_hz,

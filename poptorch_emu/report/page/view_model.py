@@ -13,7 +13,6 @@ from typing import Any
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.time.time_plan import TimePlan
-from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.advice import advice, refusals, ways_out
 from poptorch_emu.report.page.insights import insights
@@ -78,7 +77,7 @@ def _facts(content: PageContent) -> list[list[Any]]:
     if time is None:
         return []
     return [
-        ["Schedule", time.grid.kind],
+        ["Schedule", time.grid.name],
         ["Micro-batches in a window", f"{time.grid.num_micro_batches:,}"],
         ["Windows in a step", f"{time.num_windows:,}"],
         *_bubble(time),
@@ -92,7 +91,7 @@ def _bubble(time: TimePlan) -> list[list[Any]]:
     """Returns the share of the time that IPUs wait, if there are several."""
     if len(time.ipus) < 2:
         return []
-    window = window_of(time.grid)
+    window = time.grid
     by_cycles = window.bubble(time.cycles_of)
     in_units = f"{window.bubble(unit_lengths):.1%} if forward and both halves of backward are equal"
     return [["Bubble", f"{by_cycles:.1%} by cycles; {in_units}"]]

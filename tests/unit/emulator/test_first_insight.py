@@ -15,6 +15,7 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.plan.time.step_parts import Part
 
 pytestmark = [
     pytest.mark.feature("emulator.summary", fidelity="modelled"),
@@ -253,7 +254,7 @@ def test_weight_on_several_ipus_then_the_estimate_tells_it_too() -> None:
     (weight,) = report.spread_weights
     text = emulator.summary(*built(case), system=SYSTEM).view["insights"][0]["text"]
     told = float(re.search(r"takes ([\d.]+)% of a step", text)[1])
-    crossing = next(ipu for ipu in report.ipus if ipu.ipu == 0).link_seconds / report.step_seconds
+    crossing = next(ipu for ipu in report.ipus if ipu.ipu == 0).of(Part.LINK) / report.step_seconds
     assert told == pytest.approx(100 * crossing, rel=0.05)
     assert weight.name == "embedding.weight" and weight.ipus == (0, 3)
     assert weight.num_bytes == 4 * 8192 * 512

@@ -63,9 +63,8 @@ def test_points_when_swept_then_each_is_the_estimate_of_a_model_with_those_setti
         plan = emulator.estimate(other, *its_inputs)
         assert point["rows_per_second"] == pytest.approx(plan.throughput)
         assert point["num_micro_batches"] == accumulation and point["num_ipus"] == 2 * replicas
-        idle = sum(ipu.idle_seconds for ipu in plan.ipus)
-        total = idle + sum(ipu.busy_seconds for ipu in plan.ipus)
-        assert point["waits"] == pytest.approx(idle / total)
+        idle = sum(ipu.host_seconds + ipu.bubble_seconds for ipu in plan.ipus)
+        assert point["waits"] == pytest.approx(idle / len(plan.ipus) / plan.step_seconds)
         assert sum(point["shares"].values()) == pytest.approx(1)
         assert point["limited_by"] == plan.bottleneck
         tiles = emulator.tile_memory(other, *its_inputs)

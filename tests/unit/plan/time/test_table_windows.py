@@ -13,7 +13,6 @@ from support.time_plans import made_of
 
 from poptorch_emu.config import TableConfig
 from poptorch_emu.plan.time.timeline import timeline
-from poptorch_emu.plan.time.window import window_of
 from poptorch_emu.schedule.actions import Action, Kind, parse_action
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import make_table
@@ -98,7 +97,7 @@ def test_window_when_costs_are_equal_then_has_the_bubble_of_the_formula() -> Non
         backward = one if is_cut else [2 * length for length in one]
         plan = made_of(None, table.ipu_of_stage, m, one, backward, 0.0, 1.0, one, table)
         assert plan.step_seconds == pytest.approx(end)
-        window = window_of(plan.grid)
+        window = plan.grid
 
         def length(port, plan=plan):
             return plan.stages[port[1]].of(port[0]).cycles
