@@ -49,7 +49,7 @@ def demonstrate(folder: Path) -> None:
             if line.startswith(_MILESTONES):
                 print(f"{time.perf_counter() - start_seconds:5.0f} s  {line.strip()}", flush=True)
     if process.returncode:
-        raise SystemExit(f"`make demo` in {folder} ended with {process.returncode}.")
+        raise SystemExit(f"`make demo` in {folder} failed with exit status {process.returncode}.")
 
 
 def main() -> None:

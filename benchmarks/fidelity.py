@@ -32,10 +32,14 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--csv", action="store_true", help="write benchmarks/results/fidelity_*")
     parser.add_argument("--details", action="store_true")
-    parser.add_argument("--time", action="store_true", help="predict speeds alone")
-    parser.add_argument("--memory", action="store_true", help="predict memory alone")
-    parser.add_argument("--constants", action="store_true", help="leave constants out, in turn")
-    parser.add_argument("rows", nargs="*", help="beginnings of names; by default all")
+    parser.add_argument("--time", action="store_true", help="predict speeds only")
+    parser.add_argument("--memory", action="store_true", help="predict memory only")
+    parser.add_argument(
+        "--constants", action="store_true", help="predict again without each constant in turn"
+    )
+    parser.add_argument(
+        "rows", nargs="*", help="beginnings of the names of rows (default: all rows)"
+    )
     arguments = parser.parse_args(words)
     if arguments.constants and (arguments.rows or arguments.memory):
         parser.error("--constants needs the speeds of all rows: leave out --memory and names")

@@ -174,7 +174,7 @@ def main() -> None:
     """Prints a table in Markdown: milliseconds per batch, and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--batches", type=int, default=128, help="of 32 rows in an epoch")
+    parser.add_argument("--batches", type=int, default=128, help="batches of 32 rows in an epoch")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -159,7 +159,12 @@ def main() -> None:
     """Prints a table in Markdown, one line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--iterations", type=int, default=1000, help="of a batch of 32 rows")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=1000,
+        help="iterations of each measurement, each with a batch of 32 rows",
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--csv", type=Path, help="append the figures to this file")
     args = parser.parse_args()

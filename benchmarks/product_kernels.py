@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--roles", nargs="+", choices=ROLES, default=list(ROLES))
     parser.add_argument("--sizes", nargs="+", help="rows x inputs x outputs, as 256x512x512")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each role and size")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each role and size")
     parser.add_argument("--csv", type=Path, help="append the figures to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)

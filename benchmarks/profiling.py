@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of half a round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds of half a round")
     args = parser.parse_args()
     print("| model | ms of a call | events | ratio, processors | ratio, wall | sum in % |")
     print("|---|---:|---:|---:|---:|---:|")

@@ -194,7 +194,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each process")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="seconds that each process measures"
+    )
     parser.add_argument("--half", action="store_true", help="weights and inputs in float16")
     parser.add_argument("--csv", type=Path, help="append the figures to this file")
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "CANDIDATE"), help="internal")

@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of each measurement")
     parser.add_argument("--csv", type=Path, help="append the figures to this file")
     parser.add_argument("--child", action="store_true", help="measure in this process")
     args = parser.parse_args()

@@ -49,7 +49,9 @@ def with_tables(document: str, tables: Mapping[str, Callable[[], str]]) -> str:
 def run(path: Path, description: str, current: Callable[[str], str]) -> None:
     """Rewrites a document; with `--check`, only exits with status 1 if that would change it."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument(
+        "--check", action="store_true", help="only check whether the document is up to date"
+    )
     is_check = parser.parse_args().check
     present = path.read_text(encoding="utf-8")
     wanted = current(present)

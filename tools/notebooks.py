@@ -109,8 +109,8 @@ def _with_few_colours(picture: str) -> str:
 def main() -> int:
     """Generates or checks the notebooks; returns 1 if one has a problem."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="of tutorials; by default all")
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    parser.add_argument("names", nargs="*", help="names of tutorials (default: all)")
+    parser.add_argument("--check", action="store_true", help="compare only, and write nothing")
     arguments = parser.parse_args()
     known = {source.stem: source for source in sources()}
     unknown = [name for name in arguments.names if name not in known]

@@ -68,11 +68,24 @@ def summary(rows: list[dict[str, str]]) -> Iterator[str]:
 def main() -> None:
     """Runs the sweep, writes the CSV and prints a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--csv", type=Path, required=True, help="where the rows go")
-    parser.add_argument("--library", action="append", choices=LIBRARIES, help="all by default")
-    parser.add_argument("--pattern", default="", help="regular expression that names contain")
-    parser.add_argument("--every", type=int, default=1, help="take each Nth model only")
-    parser.add_argument("--seconds", type=int, default=180, help="limit for one model")
+    parser.add_argument(
+        "--csv", type=Path, required=True, help="file to which the rows are written"
+    )
+    parser.add_argument(
+        "--library",
+        action="append",
+        choices=LIBRARIES,
+        help="library to measure; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--pattern",
+        default="",
+        help="regular expression; only models whose names match are measured",
+    )
+    parser.add_argument("--every", type=int, default=1, help="measure only every Nth model")
+    parser.add_argument(
+        "--seconds", type=int, default=180, help="time limit for one model, in seconds"
+    )
     args = parser.parse_args()
     rows: list[dict[str, str]] = []
     with args.csv.open("w", newline="", encoding="utf-8") as file:

@@ -59,7 +59,7 @@ def lab(
     if not 1 <= count <= _MOST_CHOICES:
         raise make_error(
             f"The sweep has {count:,} choices, but a laboratory holds 1 to {_MOST_CHOICES:,}. "
-            "Give each setting one value or more, and fewer in all."
+            "Give each setting at least one value, and fewer values in total."
         )
     config = planner.inventory.config
     plans = counted(_plans(planner, settings), count, "Laboratory", config.shows_progress_bar)

@@ -145,7 +145,7 @@ def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str,
     try:
         profile_file.write_profile_file(path, report)
     except OSError as error:
-        logger.warning("Nothing is profiled, but the model runs: %s", error)
+        logger.warning("The profile cannot be written; the model runs without one: %s", error)
         return False
     return True
 

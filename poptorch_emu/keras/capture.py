@@ -201,7 +201,9 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
         stored = self._stored.get(id(variable))
         reason = ""
         if stored is None:
-            reason = "is not among the weights of the model (a metric, or a variable of nobody)"
+            reason = (
+                "is not among the weights of the model, for example because it belongs to a metric"
+            )
         elif self.is_trained(variable):
             reason = "is trained by the optimizer, too"
         elif not stored.is_floating_point():

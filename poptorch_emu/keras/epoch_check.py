@@ -26,8 +26,8 @@ def check_epoch(iterator: Any, steps: int) -> None:
         raise smaller_batch(rows)
     if num_batches < steps:
         logger.warning(
-            "steps_per_execution is %d, but an epoch has %d steps for each of %d replicas: an "
-            "execution has as many.",
+            "steps_per_execution is %d, but an epoch has only %d steps for each of %d replicas, "
+            "so that each execution runs a whole epoch.",
             steps,
             num_batches,
             iterator.replicas,

@@ -162,7 +162,8 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
         if rest:
             warnings.warn(
                 f"The batches do not divide among {self.replicas} replicas: the last {rest} of an "
-                f"epoch are left out. Give a multiple of {self.replicas}.",
+                "epoch are left out. Give a number of batches that is a multiple of "
+                f"{self.replicas}.",
                 stacklevel=2,
             )
 

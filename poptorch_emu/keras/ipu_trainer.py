@@ -292,5 +292,5 @@ class IpuTrainer:
                 f"An execution has {steps} steps for each replica, but one update of the weights "
                 f"takes {accumulation}: gradient_accumulation_steps_per_replica={accumulation}. "
                 f"Call compile(steps_per_execution=...) with a multiple of {accumulation}, and "
-                "give each epoch as many."
+                "let the steps of an epoch be a multiple of it, too."
             )

@@ -149,8 +149,9 @@ def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
         return Conversion(_device_sgd(groups, lr=rate, weight_decay=0.0, **shared), {})
     if optimizer.weight_decay:
         raise ValueError(
-            f"weight_decay={optimizer.weight_decay} of SGD with momentum has no counterpart on the "
-            "device, where the momentum would see it. Use AdamW, or a regularizer of the layers."
+            f"weight_decay={optimizer.weight_decay} of SGD with momentum has no counterpart on "
+            "the device, where the decay would become a part of the momentum. Use AdamW, or a "
+            "regularizer of the layers."
         )
     weights = [variable.value for variable in variables]
     momentum = float(optimizer.momentum)

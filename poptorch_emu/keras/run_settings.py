@@ -169,10 +169,10 @@ def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
 def note_default_reduction() -> None:
     """Warns once in a process that gradients are added, because no reduction was set."""
     logger.warning(
-        "The gradients of the batches of an update are added up: nothing else was set, and those "
-        "of replicas always are. Divide the loss or the learning rate by their number, or set "
-        "gradient_accumulation_reduction_method='mean', which divides by the accumulation count; "
-        f"{Topic.ADDED_GRADIENTS}"
+        "The gradients of the batches of an update are added up, because no other reduction was "
+        "set; gradients of replicas are always added up. Divide the loss or the learning rate by "
+        "their number, or set gradient_accumulation_reduction_method='mean', which divides by the "
+        f"accumulation count; {Topic.ADDED_GRADIENTS}"
     )
 
 
@@ -281,7 +281,7 @@ def checked_schedule(
     if isinstance(value, TableConfig) and device_mapping is not None:
         raise ValueError(
             f"device_mapping={list(device_mapping)} was given, but the schedule '{value.name}' "
-            "says itself which IPU runs each stage. Leave device_mapping out."
+            "determines the IPU of each stage. Leave device_mapping out."
         )
     return value
 

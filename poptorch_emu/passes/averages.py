@@ -50,7 +50,7 @@ def _check(graph: Graph, node: fx.Node, weight: Source, average: Source, factor:
     if not {weight.kind, average.kind} == {SourceKind.VARIABLE}:
         raise compiler_error(
             f"{where} needs a parameter or a buffer with numbers as its weight, and one as its "
-            "average; what is computed from them has no average that stays."
+            "average, because the average of a computed value would not last from call to call."
         )
     if factor.kind not in _OF_FACTOR:
         raise compiler_error(

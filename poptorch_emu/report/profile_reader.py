@@ -195,7 +195,7 @@ def _median_seconds(tables: list[Table]) -> float | None:
 
 def _check_run(run: EngineRun, path: Path) -> None:
     if any(event.segment >= len(run.segments) for event in run.events):
-        raise damaged(path, "an event is of a segment that it does not have")
+        raise damaged(path, "an event has an unknown segment")
     for tracepoint in run.tracepoints:
         if tuple(map(type, tracepoint)) != (str, str, int, int) or min(tracepoint[2:]) < 0:
             raise damaged(path, f"a tracepoint is {tracepoint!r}")

@@ -134,7 +134,12 @@ class ProfileWriter:
     def _fail(self, error: Exception) -> None:
         if not self._is_failing:
             self._is_failing = True
-            logger.warning("The profile %s ends here, and the model goes on: %s", self.path, error)
+            logger.warning(
+                "The profile %s cannot be written any further and ends here; the model continues "
+                "to run: %s",
+                self.path,
+                error,
+            )
 
     def _begin(self) -> sqlite3.Connection:
         database = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=rw", uri=True)

@@ -216,13 +216,13 @@ def _fault(report: Any) -> str:
     if operations:  # An empty table means that no operation is known.
         fault = type_fault(operations, _OPERATIONS, "report.operations")
         if fault or _are_uneven(operations):
-            return fault or "the columns of operations are not of one length"
+            return fault or "the columns of operations differ in length"
     checks: tuple[tuple[str, Callable[[Any], Iterator[str]]], ...] = (
         ("timelines", _timeline_faults),
         ("ipus", _ipu_faults),
     )
     if report["numbers"] is not None and _are_uneven(report["numbers"]["operations"]):
-        return "the columns of numbers are not of one length"
+        return "the columns of numbers differ in length"
     found = (text for section, check in checks for each in report[section] for text in check(each))
     of_memory = (text for each in report["memory"]["ipus"] for text in _memory_faults(each))
     return next(found, "") or next(of_memory, "") or _parts_fault(report["ipus"])
@@ -240,18 +240,18 @@ def _timeline_faults(timeline: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} has {len(timeline['lanes'])} lanes"
     for column, names in (("lane", "lanes"), ("kind", "kinds"), ("label", "labels")):
         if max(columns[column], default=-1) >= len(timeline[names]):
-            yield f"{name} names a {column} that it does not have"
+            yield f"an event of {name} has an unknown {column}"
 
 
 def _ipu_faults(ipu: Mapping[str, Any]) -> Iterator[str]:
     known = [ipu[name] is None for name in ("fullest_tile_bytes", "limit_bytes")]
     if len(set(known)) > 1:
-        yield f"of IPU {ipu['ipu']} only a part of the memory is known"
+        yield f"a part of the memory of IPU {ipu['ipu']} is missing"
 
 
 def _parts_fault(ipus: list[Mapping[str, Any]]) -> str:
     names = {tuple(ipu["parts"]) for ipu in ipus if ipu["parts"]}
-    return "IPUs spend their time in different ways" if len(names) > 1 else ""
+    return "the parts of a step are not the same for all IPUs" if len(names) > 1 else ""
 
 
 def _memory_faults(memory: Mapping[str, Any]) -> Iterator[str]:

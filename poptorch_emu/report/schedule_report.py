@@ -240,7 +240,10 @@ class SchedulePlan:
 
 def _movement_text(moved: Movement) -> str:
     loaded, stored = moved.loaded_bytes / 1024, moved.stored_bytes / 1024
-    return f"{moved.segment}: streaming memory gives {loaded:.1f} KiB and takes {stored:.1f} KiB"
+    return (
+        f"{moved.segment}: reads {loaded:.1f} KiB from streaming memory and writes {stored:.1f} "
+        "KiB to it"
+    )
 
 
 def _html_cell(text: str, shades: Sequence[int]) -> str:

@@ -19,7 +19,8 @@ from poptorch_emu.report.terminal import (
 # Columns for the names in a line of code, beside the text around them.
 _CODE_COLUMNS = 50
 _TOO_LARGE = (
-    "No split fits into the memory of the IPUs. This is one whose fullest tile holds least."
+    "No split fits into the memory of the IPUs. This one needs the least memory on its fullest "
+    "tile."
 )
 
 

@@ -90,7 +90,7 @@ _WORK = (
         "*",
         "a",
     ),
-    Term("tracepoint", "what your program marked by a tracepoint", "#4a5568", "O"),
+    Term("tracepoint", "the part of your program that a tracepoint marks", "#4a5568", "O"),
     Term("other", "all else", "#aab2c0", "//"),
 )
 _STEP = (

@@ -26,10 +26,12 @@ def main(
     """Writes the page that the command line asks for, and prints its path."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument(
-        "report", type=Path, help="a profile.pop, the folder that holds it, or a page"
+        "report",
+        type=Path,
+        help="report to show: a file profile.pop, the folder that holds it, or a page",
     )
     parser.add_argument(
-        "second", type=Path, nargs="?", help="another of these, to compare with the first"
+        "second", type=Path, nargs="?", help="second report, which is compared with the first"
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("page.html"))
     parser.add_argument("--open", action="store_true", help="show the page in the browser")

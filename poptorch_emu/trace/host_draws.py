@@ -52,10 +52,10 @@ class Draw:
 
 def _refuse(*_: Any) -> NoReturn:
     raise compiler_error(
-        f"A random number that is drawn on the host decides or is computed with at {user_source()}."
-        " A compiled model would use the first draw in every call. Draw with torch.rand on the "
-        "device and choose with torch.where or poptorch.cond, pass the number as an input, or "
-        f"set the probability to 0; {Topic.PYTHON_CONTROL_FLOW}"
+        "forward compares or computes with a random number that is drawn on the host, at "
+        f"{user_source()}. A compiled model would use the first draw in every call. Draw with "
+        "torch.rand on the device and choose with torch.where or poptorch.cond, pass the number "
+        f"as an input, or set the probability to 0; {Topic.PYTHON_CONTROL_FLOW}"
     )
 
 

@@ -207,10 +207,10 @@ def _warn(lines: dict[str, str]) -> None:
     names.sort()
     rest = len(names) - _MAX_NAMED
     logger.warning(
-        "forward leaves tensors in %s%s, of which the values only exist when the model runs: what "
-        "was there before the model was traced is there again, and no call changes it. Return such "
-        "tensors from forward, or keep them in a buffer (register_buffer in __init__, copy_ in "
-        "forward); %s",
+        "forward leaves tensors in %s%s, but their values only exist when the model runs: the "
+        "values from before the model was traced were restored, and no call changes them. Return "
+        "such tensors from forward, or keep them in a buffer (register_buffer in __init__, copy_ "
+        "in forward); %s",
         ", ".join(names[:_MAX_NAMED]),
         f" and {rest} more places" if rest > 0 else "",
         Topic.LEFT_TENSORS,

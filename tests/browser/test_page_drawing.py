@@ -225,7 +225,7 @@ def test_comparison_when_nothing_differs_then_it_says_so(open_page: Any) -> None
     data = copy.deepcopy(report())
     data["speed"] = dict.fromkeys(data["speed"])
     page = open_page(data, copy.deepcopy(data))
-    assert "The two reports agree in everything that both know." in page.inner_text("main")
+    assert "All values that both reports contain are equal." in page.inner_text("main")
 
 
 def test_options_when_some_are_set_then_they_come_first_and_defaults_are_apart(

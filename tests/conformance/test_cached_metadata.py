@@ -193,7 +193,7 @@ def test_metadata_when_capturing_fails_with_them_then_begins_again_without_them(
 
     monkeypatch.setattr(compiler, "trace_forward", trace)
     assert same_program(compiled(tmp_path), expected)
-    assert "succeeded without it. RuntimeError: expected predicate" in caplog.text
+    assert "succeeded without them. RuntimeError: expected predicate" in caplog.text
     assert compiler.trace_forward is trace
 
 

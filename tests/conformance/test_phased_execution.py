@@ -203,7 +203,7 @@ def test_schedule_when_tensors_leave_then_says_how_much_each_segment_moves() -> 
     # Forward 0 sends its result to the next phase, and keeps it for its own backward.
     assert moved["forward 0"].stored_bytes == 2 * ITEM
     assert (moved["update 0"].loaded_bytes, moved["update 0"].stored_bytes) == (3 * WEIGHT,) * 2
-    assert "forward 0: streaming memory gives 0.1 KiB and takes 0.1 KiB" in str(plan)
+    assert "forward 0: reads 0.1 KiB from streaming memory and writes 0.1 KiB to it" in str(plan)
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 4))

@@ -134,7 +134,7 @@ def test_pipeline_when_it_cannot_be_filled_or_has_no_graph_then_is_refused() -> 
         (
             {"pipeline_schedule": emulator.schedules.gpipe(), "device_mapping": [0, 1]},
             ValueError,
-            "the schedule 'gpipe' says itself which IPU runs each stage. Leave device_mapping",
+            "the schedule 'gpipe' determines the IPU of each stage. Leave device_mapping",
         ),
         ({"recomputation_mode": 1}, TypeError, "one of RecomputationMode.Auto, "),
         ({"gradient_accumulation_reduction_method": 0}, TypeError, "Method.SUM, .*not 0"),

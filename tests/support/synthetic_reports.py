@@ -59,7 +59,7 @@ def timeline(num_events: int) -> dict[str, Any]:
     return {
         "key": "cycles",
         "title": "Virtual IPUs, in cycles",
-        "note": "What real IPUs would do, by the model of the machine.",
+        "note": "Predicted work of real IPUs, by the model of the machine.",
         "unit": "cycles",
         "lanes": [f"IPU {ipu}" for ipu in range(NUM_IPUS)],
         "kinds": list(KINDS),
@@ -80,7 +80,7 @@ def seconds_timeline() -> dict[str, Any]:
         **drawn,
         "key": "seconds",
         "title": "Engine, in seconds",
-        "note": "What the engine did on this computer.",
+        "note": "Times of the engine on this computer.",
         "unit": "seconds",
         "spans": [],
         "num_left_out": 1_200,

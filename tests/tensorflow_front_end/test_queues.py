@@ -228,7 +228,7 @@ def test_queue_when_used_outside_of_a_function_then_is_refused() -> None:
     last = Queue(Mode.LAST)
     squares(programs.strategy(), last)()
     last.dequeue()
-    with pytest.raises(ValueError, match="Nothing has arrived"):
+    with pytest.raises(ValueError, match="has received no values"):
         last.dequeue()
 
 

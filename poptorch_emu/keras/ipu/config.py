@@ -265,8 +265,8 @@ def _check(config: IPUConfig) -> None:
     group = config.norms.experimental.distributed_batch_norm_replica_group_size
     if group != 1:
         raise ValueError(
-            "IPUConfig.norms.experimental.distributed_batch_norm_replica_group_size is "
-            f"{group}, but statistics of replicas are their own here. Leave it at 1."
+            f"IPUConfig.norms.experimental.distributed_batch_norm_replica_group_size is {group}, "
+            "but each replica computes its own statistics. Leave it at 1."
         )
     process, processes = _processes(config)
     launch = read_launch()

@@ -132,7 +132,10 @@ class IPUOutfeedQueue:
         if self._mode is IPUOutfeedMode.ALL:
             return self._packed(self._joined(values))
         if not values:
-            raise ValueError("Nothing has arrived in the queue since the last dequeue().")
+            raise ValueError(
+                "The IPUOutfeedQueue has received no values since the last dequeue(). Run a "
+                "function that sends to the queue before dequeue()."
+            )
         return self._packed([x[-1] for x in values[-1]])
 
     def __iter__(self) -> Iterator[Any]:

@@ -200,9 +200,9 @@ def _count(
             count += 1
             if count > _MOST_ITERATIONS:
                 raise compiler_error(
-                    "The condition of ipu.loops.while_loop holds for ever, as far as the host can "
-                    "tell: it must depend on a counter that the body raises or lowers by the same "
-                    "number each time. Use ipu.loops.repeat, or set maximum_iterations."
+                    "The condition of ipu.loops.while_loop never becomes false, as far as the "
+                    "host can tell: it must depend on a counter that the body raises or lowers by "
+                    "the same number each time. Use ipu.loops.repeat, or set maximum_iterations."
                 )
     return count
 
@@ -239,8 +239,9 @@ class _HostAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default:
             raise compiler_error(
                 "The condition of ipu.loops.while_loop depends on a value of the IPU: an argument "
-                "of the function, an element, a variable, or what was computed of them. But how "
-                "often a loop runs is known beforehand. Count with a number of Python, or use "
-                "ipu.loops.repeat and keep values by keras.ops.where once they are done."
+                "of the function, an element, a variable, or what was computed of them. But the "
+                "number of iterations must be known before the loop runs. Count with a number of "
+                "Python, or use ipu.loops.repeat and keep values by keras.ops.where once they are "
+                "done."
             )
         return func(*args, **(kwargs or {}))

@@ -28,9 +28,9 @@ from poptorch_emu.torch_versions import disable_current_modes
 from poptorch_emu.troubleshooting import Topic
 
 _CARRIED = (
-    "A value of one iteration is used in another one, or after the loop, which has the values of "
-    "the last iteration only. Keep it in a local variable that is a number or a tensor before the "
-    "loop, or send it to an IPUOutfeedQueue and add it up on the host."
+    "A value of one iteration is used in another iteration, or after the loop, where only values "
+    "of the last iteration exist. Keep it in a local variable that is a number or a tensor before "
+    "the loop, or send it to an IPUOutfeedQueue and add it up on the host."
 )
 _UNEVEN = (
     "Each iteration of a loop on the IPU does the same, but here next(), enqueue() or the update "
@@ -171,8 +171,8 @@ class _Discovery(Capture):
         self._note_uses(result)
         if self._was_left:
             raise compiler_error(
-                "A loop on the IPU is left by break, but it makes as many iterations as its range "
-                "says. Loop over a smaller range."
+                "A loop on the IPU is left by break, but it always runs all iterations of its "
+                "range. Loop over a smaller range."
             )
         carried = {
             id(leaf)
@@ -261,14 +261,16 @@ def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
     while body.loop is not None:
         if body.acts:
             raise compiler_error(
-                "Around the loop on the IPU, too, this function calls next(), enqueue() or an "
-                "optimizer, but all of it is done in each iteration. Move it into the loop."
+                "This function calls next(), enqueue() or an optimizer outside of its loop on the "
+                "IPU, too, but they can only be called in each iteration. Move these calls into "
+                "the loop."
             )
         loops.append(body.loop)
         body = body.loop.body
     if len(loops) > 1 and any(loop.carried for loop in loops):
         raise compiler_error(
-            "Loops on the IPU that are inside of each other hand no values on. Write one loop."
+            "Nested loops on the IPU cannot hand on values from one iteration to the next. Write "
+            "one loop."
         )
     return tuple(loops), body
 

@@ -218,7 +218,7 @@ class Infeed:
             None,
             None,
             f"A loop on the IPU takes {count} elements, but {self._dataset} has only {left} more. "
-            "They are kept. Run fewer iterations, or repeat() the data.",
+            "They are kept for the next loop. Run fewer iterations, or repeat() the data.",
         )
         return error
 

@@ -47,7 +47,7 @@ def assign(variable: Any, value: Any) -> None:
     if tuple(value.shape) != tuple(variable.shape):
         raise ValueError(
             f"A value of the shape {tuple(value.shape)} is assigned to {variable.name!r}, which "
-            f"has the shape {tuple(variable.shape)}."
+            f"has the shape {tuple(variable.shape)}. Assign a value of this shape."
         )
     standing_in.assign(keras.ops.cast(value, standing_in.dtype))
 

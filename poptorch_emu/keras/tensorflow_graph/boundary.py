@@ -253,7 +253,10 @@ def _of_type(tensor: Any, dtype: Any, *, is_number: bool) -> Any:
         return tensor
     if is_number:
         return tf.cast(tensor, dtype)
-    raise ValueError(f"A tensor of the type {tensor.dtype.name} is given for {dtype}. Cast it.")
+    raise ValueError(
+        f"A tensor of type {tensor.dtype.name} was given where type {dtype} is expected. Convert "
+        "it with tf.cast."
+    )
 
 
 def _from_variable(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:

@@ -24,10 +24,10 @@ class Part(Enum):
     Each moment of an IPU belongs to exactly one part.
     """
 
-    COMPUTE = "compute", Group.WORK, "vertices of operations, without the next four parts"
+    COMPUTE = "compute", Group.WORK, "running the code of operations, without the next four parts"
     EXCHANGE = "exchange", Group.WORK, "data between the tiles of an IPU, stashes included"
     SYNC = "sync", Group.WORK, "starting programs and waiting for all tiles"
-    RECOMPUTE = "recompute", Group.WORK, "all of operations that run again for backward"
+    RECOMPUTE = "recompute", Group.WORK, "all time of operations that run again for backward"
     PROPORTION = (
         "low proportion",
         Group.WORK,
@@ -37,8 +37,8 @@ class Part(Enum):
     STREAMING = "streaming", Group.TRANSFER, "data from and to streaming memory, also of updates"
     ALL_REDUCE = "all-reduce", Group.TRANSFER, "sums and shares exchanged by replicas"
     UPDATE = "update", Group.TRANSFER, "the optimiser's rule"
-    INPUT = "host input", Group.HOST, "transfers of inputs, and meetings with the host for them"
-    OUTPUT = "host output", Group.HOST, "transfers of results, and meetings with the host for them"
+    INPUT = "host input", Group.HOST, "transfers of inputs, and synchronising with the host"
+    OUTPUT = "host output", Group.HOST, "transfers of results, and synchronising with the host"
     DATA = "host data", Group.HOST, "waiting until the program on the host has the next inputs"
     CALL = "calls", Group.HOST, "starting a call on the host"
     IMBALANCE = (
@@ -46,8 +46,8 @@ class Part(Enum):
         Group.WAIT,
         "waiting for a slower IPU or for the end of a pipeline cycle, while the pipeline is full",
     )
-    RAMP = "ramp", Group.WAIT, "waiting that longer windows do not add to: filling and emptying"
-    TURNS = "turns", Group.WAIT, "waiting where only one IPU works at a time"
+    RAMP = "ramp", Group.WAIT, "waiting while the pipeline fills and empties, once for each window"
+    TURNS = "turns", Group.WAIT, "waiting because only one IPU works at a time"
     UPDATE_TURNS = "update turns", Group.WAIT, "waiting while other IPUs update their weights"
 
     def __init__(self, word: str, group: Group, meaning: str) -> None:

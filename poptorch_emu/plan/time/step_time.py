@@ -178,18 +178,20 @@ def _assumptions(durations: Durations, run: Run) -> list[str]:
         )
     elif run.host.is_measured:
         rate = f"{run.host.items_per_second:,.0f} rows/s"
-        found.append(f"the host loads {rate}, as this computer does")
+        found.append(f"the host loads {rate}, as measured on this computer")
     if not durations.inventory.config.machine.is_prefetched:
-        found.append("nothing is prefetched: IPUs and host wait for each other")
+        found.append("inputs are not prefetched, so IPUs and host wait for each other")
     for node in durations.inventory.graph.operations:
         if node.target is HOST_CALL:
             found.append(f"the host function {node.args[0]} takes no time: its duration is unknown")
     if any(op.is_collective for ops in durations.operations.values() for op in ops):
-        found.append("replicas come to each exchange of theirs at the same time")
+        found.append("all replicas reach each exchange between them at the same time")
     if durations.system.num_ipus < durations.ipus_per_replica * (
         durations.inventory.config.replication_factor
     ):
-        found.append(f"{durations.system.name} has fewer IPUs than the replicas need")
+        found.append(
+            f"there are IPUs for all replicas, although {durations.system.name} has too few"
+        )
     return found
 
 

@@ -4,7 +4,7 @@
 function changeList(reports, names) {
   const sentences = [speedChange(reports, names), memoryChange(reports), operationChange(reports), optionChange(reports)];
   const known = sentences.filter(Boolean);
-  if (!known.length) return empty("The two reports agree in everything that both know.");
+  if (!known.length) return empty("All values that both reports contain are equal.");
   return element("ul", { class: "sentences" }, ...known.map((text) =>
     element("li", {}, text)));
 }
@@ -65,5 +65,5 @@ function optionChange(reports) {
   const rows = changedOptions(reports);
   if (!rows.length) return null;
   const texts = rows.slice(0, 4).map((row) => `${row.name} ${plainText(row.second)} instead of ${plainText(row.first)}`);
-  return `Set differently: ${texts.join("; ")}${rows.length > 4 ? ` and ${rows.length - 4} more` : ""}.`;
+  return `Settings that differ: ${texts.join("; ")}${rows.length > 4 ? ` and ${rows.length - 4} more` : ""}.`;
 }

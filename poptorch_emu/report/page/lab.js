@@ -103,7 +103,7 @@ class Laboratory {
     this.timelines = [];
     const point = this.point();
     clock.hz = point.clock_hz || null;
-    if (point.fault) this.place.replaceChildren(card("These settings do not go together", {}, element("p", {}, point.fault)));
+    if (point.fault) this.place.replaceChildren(card("These settings cannot be combined", {}, element("p", {}, point.fault)));
     else if (this.asks) this.place.replaceChildren(this.question());
     else this.place.replaceChildren(...this.answer(point));
   }

@@ -4,7 +4,7 @@
 function numbersPanel(report) {
   const numbers = report.numbers;
   if (!isKnown(numbers)) {
-    return [card("Numbers", { note: "They need a run of the model, which is asked for:" },
+    return [card("Numbers", { note: "This panel needs a run of the model. Write the page with:" },
       empty(`What half precision loses is ${UNKNOWN}.`),
       codeElement("emulator.page(model, path, numerics=emulator.numerics(model, *inputs))"))];
   }
@@ -13,10 +13,10 @@ function numbersPanel(report) {
       listElement(numbers.sentences),
       ...(numbers.suggestions.length ? [element("p", { class: "note" }, "What to do:"), listElement(numbers.suggestions)] : [])),
     card("Magnitudes", { width: "half",
-      note: `Of a float64 shadow, by the exponent of two. Dotted: from where ${numbers.type.name} has zero, fewer digits, infinity.` },
+      note: `Numbers of a run in float64, by exponent of two. Dotted lines: beyond them, ${numbers.type.name} rounds to zero, has fewer digits, or becomes infinite.` },
     magnitudesChart(numbers)),
-    card("Loss scales", { width: "half", note: "What gradients of half precision would lose." }, scalesChart(numbers)),
-    card("Operations", { note: "Shares are of the numbers that are not zero; errors are relative to the shadow." },
+    card("Loss scales", { width: "half", note: "Shares of the gradients in half precision that would underflow or overflow." }, scalesChart(numbers)),
+    card("Operations", { note: "Shares are of the numbers that are not zero; errors are relative to the run in float64." },
       numbersTable(numbers)),
   ];
 }

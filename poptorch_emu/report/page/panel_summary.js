@@ -25,7 +25,7 @@ function summaryPanel(report) {
     card("Memory of the fullest tile", { width: "half",
       note: "What the fullest tile of each IPU must hold at its peak, compared with its memory." }, tileBars(report)),
     card("What each IPU does in a step", { width: "half",
-      note: "Shares of the predicted time. The parts exclude each other and add up to the step." }, timeBars(report)),
+      note: "Shares of the predicted time. The parts do not overlap and add up to the step." }, timeBars(report)),
     card("Insights", { width: "two-thirds" }, insightList(report)),
     card("Machine and program", { width: "third" }, facts(machineFacts(report)))];
 }

@@ -7,9 +7,9 @@ function optionsPanel(report) {
   // Fields that users cannot set have no default.
   const isSet = (row) => isKnown(row.standard) && row.standard !== row.value;
   return [
-    card("What you set", { note: "What differs from the default, by the name that sets it." },
+    card("What you set", { note: "Options that you changed, by the name of the method that sets them." },
       optionTable("What you set", rows.filter(isSet), "Every option has its default.")),
-    card("At their defaults", { note: "After a colon stands a detail of what the name sets." },
+    card("At their defaults", { note: "The text after a colon names one of several settings of the method before it." },
       optionTable("At their defaults", rows.filter((row) => isKnown(row.standard) && !isSet(row)), "No option has its default.")),
     card("What follows from the model and the system", { note: "Settings of the compiler that no option sets." },
       optionTable("What follows from the model and the system", rows.filter((row) => !isKnown(row.standard)), "Nothing.")),
@@ -33,5 +33,5 @@ function logPanel(report) {
     { key: "level", title: "Level", mark: (row) => `level-${String(row.level).replace(/\W/g, "")}` },
     { key: "text", title: "Message" },
   ];
-  return [card("Log", { note: "What the process had logged when the report was made. POPTORCH_LOG_LEVEL sets how much that is." }, makeTable({ caption: "Log", columns, rows, sortKey: "number", descending: false }))];
+  return [card("Log", { note: "Messages that the process had logged when the report was made. POPTORCH_LOG_LEVEL sets the lowest level that is logged." }, makeTable({ caption: "Log", columns, rows, sortKey: "number", descending: false }))];
 }

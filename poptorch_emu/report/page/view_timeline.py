@@ -63,9 +63,13 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
     return {
         "key": "cycles",
         "title": "IPUs, in cycles",
-        "note": f"What {plan.system} would do, by the model of the machine, in one window: the "
-        "micro-batches of one update in training, or of one call in inference."
-        + (" What is left out repeats what comes before it." if _num_left(events, plan) else ""),
+        "note": f"Predicted work of {plan.system}, by the model of the machine, in one window: "
+        "the micro-batches of one update in training, or of one call in inference."
+        + (
+            " Parts that are left out repeat the parts before them."
+            if _num_left(events, plan)
+            else ""
+        ),
         "unit": "cycles",
         "lanes": [f"IPU {ipu}" for ipu in lanes],
         "kinds": list(KINDS),
@@ -211,7 +215,7 @@ def engine_timeline(run: EngineRun) -> dict[str, Any]:
     return {
         "key": "seconds",
         "title": "Engine, in seconds",
-        "note": "What the engine did on this computer; it says nothing about real IPUs.",
+        "note": "Times of the engine on this computer. They do not predict times of real IPUs.",
         "unit": "seconds",
         "lanes": [*_lane_names(lanes, is_replicated), *channels],
         "kinds": list(_ENGINE_KINDS if channels else KINDS),

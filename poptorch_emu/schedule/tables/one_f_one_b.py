@@ -75,8 +75,8 @@ def _round_length(num_ipus: int, stages_per_ipu: int, num_micro_batches: int) ->
     if stages_per_ipu > 1 and num_micro_batches % num_rounds:
         multiple = -(-num_micro_batches // num_ipus) * num_ipus
         raise ValueError(
-            f"{num_micro_batches} micro-batches are no {num_rounds} rounds of equal length over "
-            f"{num_ipus} IPUs with {stages_per_ipu} stages each. Use a multiple of {num_ipus}, "
-            f"such as {multiple}, or one stage on each IPU."
+            f"{num_micro_batches} micro-batches cannot be divided into {num_rounds} rounds of "
+            f"equal length over {num_ipus} IPUs with {stages_per_ipu} stages each. Use a multiple "
+            f"of {num_ipus}, such as {multiple}, or one stage on each IPU."
         )
     return num_micro_batches // num_rounds

@@ -267,7 +267,7 @@ def test_host_work_when_nothing_is_prefetched_then_is_added_to_that_of_the_devic
     work = emulator.HostWork(seconds_per_update=0.25)
     assert planned(True, io=work).step_seconds == 0.25
     assert planned(False, io=work).step_seconds == pytest.approx(late.step_seconds + 0.25)
-    assert "nothing is prefetched" in str(late)
+    assert "inputs are not prefetched" in str(late)
 
 
 def phased(strategy: type, num_io_tiles: int = 0, liveness=None):

@@ -192,7 +192,7 @@ def test_estimate_when_the_loader_is_slow_then_says_so() -> None:
     model = poptorch.inferenceModel(Layers(1).to("meta").eval(), options())
     report = emulator.estimate(model, torch.empty(8, WIDTH, device="meta"), io=Slow(20))
     assert report.throughput < 7 / 0.002
-    assert "rows/s, as this computer does" in str(report)
+    assert "rows/s, as measured on this computer" in str(report)
 
 
 @pytest.mark.parametrize(

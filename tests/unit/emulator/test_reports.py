@@ -161,7 +161,7 @@ def test_profiling_when_the_disk_fills_while_it_runs_then_warns_once_and_trains(
     for _ in range(3):
         model(*torch.randn(2, ROWS * ACCUMULATION, 32))
         writer.run()
-    assert caplog.text.count("ends here, and the model goes on: database or disk is full") == 1
+    assert caplog.text.count("ends here; the model continues to run: database or disk is full") == 1
     assert len(engine_kinds(writer.path)) > 0
     model.destroy()
 

@@ -76,7 +76,7 @@ def test_exchange_then_its_operations_take_their_costs(num_replicas: int) -> Non
     (stage,) = plan.stages
     assert stage.forward.reduce_cycles == pytest.approx(of_gather.exchange_cycles)
     assert stage.backward.reduce_cycles == pytest.approx(of_sum.exchange_cycles)
-    assert any("come to each exchange of theirs at the same time" in a for a in plan.assumptions)
+    assert any("reach each exchange between them at the same time" in a for a in plan.assumptions)
     # Other operations have the same cycles as without exchanges.
     assert stage.forward.cycles > of_gather.cycles
 

@@ -138,7 +138,12 @@ def test_stash_of_the_first_ipu_then_is_the_published_one(name, per_ipu, held) -
     ("table", "num_stages", "num_micro_batches", "message"),
     [
         (TableConfig("zero_bubble_v", 2), 5, 8, "2 stages on each IPU, but the model has 5"),
-        (TableConfig("interleaved_1f1b", 2), 8, 9, "9 micro-batches are no 2 rounds.*such as 12"),
+        (
+            TableConfig("interleaved_1f1b", 2),
+            8,
+            9,
+            "9 micro-batches cannot be divided into 2 rounds.*such as 12",
+        ),
         (TableConfig("dualpipe_v", 2), 8, 7, "8 stages on 4 IPUs .* but there are 7"),
     ],
 )
