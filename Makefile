@@ -4,6 +4,7 @@
 #   make test TORCH=2.14.1  does so with another PyTorch, in an environment of its own
 #   make wheel TORCH="2.13.0 2.14.1"  builds one wheel for those versions of PyTorch
 #   make test-ops  asks PyTorch's operator databases, all of them
+#   make test-tensorflow  compares raw operators with TensorFlow, all of them
 #   make test-wheel  builds a wheel from the sdist, installs it in an empty environment and runs it
 #   make test-browser  draws the page of a report in a real browser, which must be installed
 #   make fuzz SECONDS=600  trains random models beside the plain loop, changes files, kills processes
@@ -40,7 +41,7 @@ export ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1 \
 	allocator_may_return_null=1
 
-.PHONY: demo test test-ops wheel wheel-of-one test-wheel test-wheel-with test-browser fuzz
+.PHONY: demo test test-ops test-tensorflow wheel wheel-of-one test-wheel test-wheel-with test-browser fuzz
 .PHONY: sanitize sanitize-asan sanitize-tsan check docs site bench clean
 # Two at once would install into one environment.
 .NOTPARALLEL:
@@ -56,6 +57,9 @@ test: $(VENV)/.built $(VENV)/.has-test
 test-ops: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -m opinfo --jobs $(JOBS)
 	PYTHONPATH=tests $(BIN)/python -W ignore -m opinfo.memory_order
+
+test-tensorflow: $(VENV)/.built $(VENV)/.has-test
+	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops
 
 # One wheel, made from the sdist, with an engine for each version of TORCH.
 wheel:

@@ -9,6 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from poptorch_emu.keras.tensorflow_graph.raw_call import RawCall, Row, plain
 
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+
 
 def _sign(x: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isnan(x), x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
@@ -42,8 +44,8 @@ def _div_no_nan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _mul_no_nan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    product = torch.where(y == 0, torch.zeros_like(x), x) * y
-    return torch.where(y == 0, torch.zeros_like(product), product)
+    finite = torch.where(torch.isfinite(x), x, torch.zeros_like(x)).detach()
+    return torch.where(y == 0, finite, x) * y  # The gradient of y is x, even where y is 0.
 
 
 def _xdivy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,7 +67,7 @@ def _divide(rounding: str) -> Row:
     def divide(call: RawCall, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         is_float = x.is_floating_point()
         if is_float and rounding == "floor":
-            return torch.floor(x / y)
+            return torch.floor(x.detach() / y.detach())
         return torch.div(x, y, rounding_mode=rounding)
 
     return Row(divide)
@@ -78,7 +80,8 @@ def _div(call: RawCall, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def _pow(call: RawCall, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if not x.is_floating_point():
         raise call.refuse("of integers", "Cast them with tf.cast(x, tf.float32)")
-    return torch.pow(x, y)
+    # TensorFlow's exponent has no gradient where the base is not positive.
+    return torch.pow(x, torch.where(x > 0, y, y.detach()))
 
 
 def _cast(call: RawCall, x: torch.Tensor) -> torch.Tensor:
@@ -104,7 +107,27 @@ def _relu(x: torch.Tensor) -> torch.Tensor:
 
 
 def _relu6(x: torch.Tensor) -> torch.Tensor:
-    return torch.clamp(x, 0, 6)
+    return F.relu6(x) if x.is_floating_point() else torch.clamp(x, 0, 6)
+
+
+def _selu(x: torch.Tensor) -> torch.Tensor:
+    """At 0 TensorFlow's slope is that of positive numbers."""
+    curve = _SELU_ALPHA * torch.expm1(torch.clamp(x, max=0))
+    return _SELU_SCALE * torch.where(x < 0, curve, x)
+
+
+def _digamma(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x == 0, torch.full_like(x, torch.nan), torch.digamma(x))
+
+
+def _next_after(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    # A step in each direction has the gradient of x.
+    return torch.nextafter(x.detach(), y.detach()) + _nothing(x)
+
+
+def _nothing(x: torch.Tensor) -> torch.Tensor:
+    """Returns 0 with the gradient of x."""
+    return torch.where(torch.isfinite(x), x - x.detach(), torch.zeros_like(x))
 
 
 def _clip(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -118,14 +141,14 @@ def _floor_mod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 _UNARY = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin,
     "Asinh": torch.asinh, "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil,
-    "Cos": torch.cos, "Cosh": torch.cosh, "Digamma": torch.digamma, "Erf": torch.erf,
+    "Cos": torch.cos, "Cosh": torch.cosh, "Digamma": _digamma, "Erf": torch.erf,
     "Erfc": torch.erfc, "Erfinv": torch.erfinv, "Exp": torch.exp, "Expm1": torch.expm1,
     "Floor": torch.floor, "Inv": torch.reciprocal, "Invert": torch.bitwise_not,
     "IsFinite": torch.isfinite, "IsInf": torch.isinf, "IsNan": torch.isnan,
     "Lgamma": torch.lgamma, "Log": torch.log, "Log1p": torch.log1p,
     "LogicalNot": torch.logical_not, "Ndtri": torch.special.ndtri, "Neg": torch.neg,
     "OnesLike": torch.ones_like, "Reciprocal": torch.reciprocal, "Relu": _relu, "Relu6": _relu6,
-    "Rint": torch.round, "Round": _rounded, "Rsqrt": torch.rsqrt, "Selu": torch.selu,
+    "Rint": torch.round, "Round": _rounded, "Rsqrt": torch.rsqrt, "Selu": _selu,
     "Elu": F.elu, "Sigmoid": torch.sigmoid, "Sign": _sign, "Sin": torch.sin, "Sinh": torch.sinh,
     "Softplus": _softplus, "Softsign": F.softsign, "Sqrt": torch.sqrt, "Square": torch.square,
     "StopGradient": torch.detach, "Tan": torch.tan, "Tanh": torch.tanh,
@@ -137,7 +160,7 @@ _BINARY = {
     "Equal": torch.eq, "FloorMod": _floor_mod, "Greater": torch.gt, "GreaterEqual": torch.ge,
     "Less": torch.lt, "LessEqual": torch.le, "LogicalAnd": torch.logical_and,
     "LogicalOr": torch.logical_or, "Maximum": _maximum, "Minimum": _minimum, "Mul": torch.mul,
-    "MulNoNan": _mul_no_nan, "NextAfter": torch.nextafter, "NotEqual": torch.ne,
+    "MulNoNan": _mul_no_nan, "NextAfter": _next_after, "NotEqual": torch.ne,
     "RealDiv": torch.true_divide, "SquaredDifference": lambda x, y: torch.square(x - y),
     "Sub": torch.sub, "Xdivy": _xdivy, "Xlog1py": _xlog1py, "Xlogy": _xlogy,
     "ClipByValue": _clip,

@@ -7,6 +7,7 @@ channels are first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import gt
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ def _pool(call: RawCall, x: torch.Tensor, *, is_maximum: bool) -> torch.Tensor:
         raise call.refuse("over rows or channels", "Transpose the tensor, or use tf.reduce_max")
     x = layout.first(x)
     windows, strides = layout.of_pixels("ksize"), layout.of_pixels("strides")
+    if len(windows) == 3 and call.attr("padding") == "SAME" and any(map(gt, strides, windows)):
+        raise call.refuse("with strides that are longer than windows", "Use padding='VALID'")
     pairs = layout.paddings(x.shape[2:], windows, strides)
     if is_maximum:
         x = padded(x, pairs, -torch.inf)
@@ -125,11 +128,14 @@ def _batch_norm(
         if call.attr("exponential_avg_factor") != 1:
             raise call.refuse("with exponential_avg_factor", "Use keras.layers.BatchNormalization")
         mean, variance = x.mean(axes), x.var(axes, correction=0)
+    else:
+        mean, variance = mean.detach(), variance.detach()
     factor = scale * torch.rsqrt(variance + call.attr("epsilon"))
     y = x * factor.reshape(shape) + (offset - mean * factor).reshape(shape)
     if call.attr("is_training"):
         count = x.numel() // x.shape[1]
         variance = variance * (count / max(count - 1, 1))
+    mean, variance = mean.detach(), variance.detach()  # In TensorFlow y alone has a gradient.
     return [layout.back(y), mean, variance, mean, variance, mean]
 
 
@@ -170,8 +176,12 @@ def _resize(mode: str) -> Row:
 
 def _cross_entropy(call: RawCall, logits: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
     logs = torch.log_softmax(logits, -1)
-    loss = -torch.where(labels == 0, 0.0, labels * logs).sum(-1)
-    return [loss, (torch.exp(logs) - labels).detach()]
+    known = torch.where((labels == 0) & torch.isinf(logs), 0.0, logs).detach()
+    loss = -(labels * known).sum(-1)
+    # TensorFlow's gradient is the difference of probabilities, whatever labels add up to.
+    given = torch.where(labels == 0, 0.0, labels.detach() * logits).sum(-1)
+    slope = torch.logsumexp(logits, -1) - given
+    return [loss + (slope - slope.detach()), (torch.exp(logs) - labels).detach()]
 
 
 def _sparse_cross_entropy(
@@ -239,7 +249,7 @@ def _adjust_contrast(call: RawCall, x: torch.Tensor, factor: torch.Tensor) -> to
 def _in_top_k(call: RawCall, scores: torch.Tensor, targets: torch.Tensor, k: Any) -> torch.Tensor:
     target = torch.gather(scores, 1, targets.to(torch.int64)[:, None])
     better = (scores > target).sum(1)
-    return (better < int(np.asarray(k))) & torch.isfinite(target.squeeze(1))
+    return (better < int(np.asarray(k))) & torch.isfinite(scores).all(1)
 
 
 ROWS = {

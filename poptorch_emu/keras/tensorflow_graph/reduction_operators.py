@@ -49,9 +49,9 @@ def _highest(dtype: torch.dtype) -> Any:
 def _mean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
     if x.is_floating_point():
         return torch.mean(x, axes, keeps)
-    count = int(np.prod([x.shape[axis] for axis in axes]))
-    total = torch.sum(x, axes, keeps, dtype=x.dtype)
-    return torch.div(total, count, rounding_mode="trunc")
+    total = torch.sum(x, axes, keeps, dtype=x.dtype if x.element_size() > 2 else torch.int32)
+    count = max(int(np.prod([x.shape[axis] for axis in axes])), 1)
+    return torch.div(total, count, rounding_mode="trunc").to(x.dtype)
 
 
 def _product(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
@@ -69,13 +69,10 @@ def _extreme_index(find: Callable[..., torch.Tensor]) -> Row:
 
     def call_with(call: RawCall, x: torch.Tensor, axis: Any) -> torch.Tensor:
         axis = int(axis)
-        if x.is_floating_point():  # TensorFlow never selects NaN, except as the first element.
+        if x.is_floating_point():  # TensorFlow never chooses NaN.
             worst = _lowest(x.dtype) if find is torch.argmax else _highest(x.dtype)
-            first = torch.isnan(x).narrow(axis, 0, 1)
-            found = find(torch.where(torch.isnan(x), worst, x), axis)
-            found = torch.where(first.squeeze(axis), 0, found)
-        else:
-            found = find(x, axis)
+            x = torch.where(torch.isnan(x), worst, x)
+        found = find(x, axis)
         return found.to(call.type_of_output())
 
     return Row(call_with, host=(1,))
@@ -85,13 +82,23 @@ def _cumulative(scan: Callable[..., torch.Tensor], neutral: float) -> Row:
     def call_with(call: RawCall, x: torch.Tensor, axis: Any) -> torch.Tensor:
         axis = int(axis) % x.dim()
         x = x.flip(axis) if call.attr("reverse") else x
-        if call.attr("exclusive"):
+        if call.attr("exclusive") and x.shape[axis]:
             first = torch.full_like(x.narrow(axis, 0, 1), neutral)
             x = torch.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
         x = scan(x, axis)
         return x.flip(axis) if call.attr("reverse") else x
 
     return Row(call_with, host=(1,))
+
+
+def _products_so_far(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Returns cumulative products; in TensorFlow the gradient of elements that are 0 is 0."""
+    products = torch.cumprod(x.detach(), axis, dtype=x.dtype)
+    if not x.requires_grad:
+        return products
+    divisor = torch.where(x == 0, torch.inf, x).detach()
+    change = torch.where(torch.isfinite(x), (x - x.detach()) / divisor, torch.zeros_like(x))
+    return products + products * torch.cumsum(change, axis)
 
 
 def _top_k(call: RawCall, x: torch.Tensor, k: Any) -> list[torch.Tensor]:
@@ -146,7 +153,7 @@ ROWS = {
     "Any": _reduction(_any),
     "ArgMax": _extreme_index(torch.argmax),
     "ArgMin": _extreme_index(torch.argmin),
-    "Cumprod": _cumulative(lambda x, axis: torch.cumprod(x, axis, dtype=x.dtype), 1),
+    "Cumprod": _cumulative(_products_so_far, 1),
     "Cumsum": _cumulative(lambda x, axis: torch.cumsum(x, axis, dtype=x.dtype), 0),
     "EuclideanNorm": _reduction(_euclidean),
     "Max": _reduction(torch.amax, _lowest),

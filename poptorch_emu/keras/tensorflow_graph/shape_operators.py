@@ -273,7 +273,7 @@ ROWS = {
     "BatchToSpaceND": Row(_batch_to_space, host=(1, 2)),
     "BroadcastTo": Row(lambda call, x, shape: x.expand(_ints(shape)), host=(1,)),
     "ConcatV2": Row(_concat, host=(-1,)),
-    "Diag": plain(torch.diag),
+    "Diag": Row(lambda call, x: torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape])),
     "EnsureShape": plain(lambda x: x),
     "ExpandDims": Row(lambda call, x, axis: x.unsqueeze(int(axis)), host=(1,)),
     "Fill": Row(_fill, host=(0,)),

@@ -1,0 +1,37 @@
+"""A generated call of each raw operator, compared with TensorFlow.
+
+`make test-tensorflow` makes all calls.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("keras")
+
+from tensorflow_ops.check import difference
+from tensorflow_ops.samples import samples_of
+
+from poptorch_emu.keras import ipu
+from poptorch_emu.keras.tensorflow_graph.device_graph import ROWS
+
+pytestmark = [
+    pytest.mark.feature("TensorFlow: functions on the device", fidelity="exact"),
+    pytest.mark.filterwarnings("ignore"),
+]
+# Their inputs are known on the host, or they hand on what they get.
+WITHOUT_SAMPLES = {"IdentityN", "Range", "ShapeN"}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_operators_then_return_and_derive_what_tensorflow_does(part: int) -> None:
+    ipu.ipu_strategy.IPUStrategy()
+    names = sorted(ROWS.keys() - WITHOUT_SAMPLES)[part::4]
+    samples = [samples_of(name) for name in names]
+    chosen = [each[len(name) % len(each)] for name, each in zip(names, samples, strict=True)]
+    assert [text for text in map(difference, chosen) if text] == []
+
+
+def test_operators_then_all_have_samples() -> None:
+    assert {name for name in ROWS if not samples_of(name)} == WITHOUT_SAMPLES

@@ -1,0 +1,152 @@
+"""Compares one call of a raw operator with the installed TensorFlow: values, types, gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import torch
+from tensorflow_ops.samples import Sample
+
+from poptorch_emu import Error
+from poptorch_emu.keras.tensorflow_graph.boundary import for_program
+
+# float16 is rounded after each step here, and after the last one there.
+_NEAR = {"float32": (1e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}
+_WITHOUT_GRADIENT = {
+    "Digamma": "at its poles, where it is NaN",
+    "Cholesky": "TensorFlow's is symmetric, which is another one of the same function",
+    "MaxPool3D": "TensorFlow gives that of a maximum to each element that has it, here the first",
+}
+# What no function of TensorFlow returns.
+_OUTPUTS = {"FusedBatchNormV3": 3, "SoftmaxCrossEntropyWithLogits": 1}
+_OUTPUTS["SparseSoftmaxCrossEntropyWithLogits"] = 1
+
+
+def difference(sample: Sample) -> str:
+    """Returns how a call differs from TensorFlow; empty if it does not, or is refused by name."""
+    call = _call(sample)
+    try:
+        wanted = tf.nest.flatten(call(*_constants(sample)))
+    except (tf.errors.OpError, ValueError, TypeError):
+        return ""  # TensorFlow refuses it.
+    try:
+        found = tf.nest.flatten(for_program(call)(*_tensors(sample)))
+    except Error:
+        return ""
+    except Exception as error:
+        return f"{sample}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        text = _compared(one, other)
+        if text:
+            return f"{sample} output {number}: {text}"
+    return _difference_of_gradients(sample)
+
+
+def _compared(found: torch.Tensor, wanted: Any) -> str:
+    kind = str(found.dtype).removeprefix("torch.")
+    if kind != wanted.dtype.name:
+        return f"type {kind}, TensorFlow has {wanted.dtype.name}"
+    if tuple(found.shape) != tuple(wanted.shape):
+        return f"shape {tuple(found.shape)}, TensorFlow has {tuple(wanted.shape)}"
+    relative, absolute = _NEAR.get(kind, (0, 0))
+    one, other = found.detach().numpy(), wanted.numpy()
+    if np.allclose(one, other, rtol=relative, atol=absolute, equal_nan=True):
+        return ""
+    wrong = ~np.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
+    places = np.flatnonzero(wrong)[:4]
+    return f"{one.reshape(-1)[places]}, TensorFlow has {other.reshape(-1)[places]} at {places}"
+
+
+def _difference_of_gradients(sample: Sample) -> str:
+    if sample.operator in _WITHOUT_GRADIENT:
+        return ""
+    sample = _finite(sample)
+    call, given = _call(sample), _constants(sample)
+    sources = [each for each in given if each.dtype == tf.float32]
+    if not sources:
+        return ""
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            total = _total(call(*given))
+        if total is None:
+            return ""
+        wanted = tape.gradient(total, sources)
+    except (LookupError, tf.errors.OpError, NotImplementedError):
+        return ""
+    tensors = [each.requires_grad_(each.dtype is torch.float32) for each in _tensors(sample)]
+    result = for_program(lambda *args: _total(call(*args)))(*tensors)
+    sources = [each for each in tensors if each.requires_grad]
+    if not result.requires_grad:
+        found: Any = [None] * len(sources)
+    else:
+        found = torch.autograd.grad(result, sources, allow_unused=True)
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        one = torch.zeros_like(sources[number]) if one is None else one
+        other = tf.zeros_like(one.numpy()) if other is None else tf.convert_to_tensor(other)
+        if one.shape == other.shape:  # Without a gradient in TensorFlow: any is as good.
+            other = tf.where(tf.math.is_nan(other), one.numpy(), other)
+        text = _compared(one, other)
+        if text:
+            return f"{sample} gradient {number}: {text}"
+    return ""
+
+
+def _finite(sample: Sample) -> Sample:
+    """Returns a call without NaN and infinities, where gradients are nobody's."""
+
+    def finite(each: Any) -> Any:
+        is_float = np.issubdtype(each.dtype, np.floating)
+        return np.where(np.isfinite(each), each, each.dtype.type(0.75)) if is_float else each
+
+    arrays = {
+        name: [finite(x) for x in each] if isinstance(each, list) else finite(each)
+        for name, each in sample.arrays.items()
+    }
+    return Sample(sample.operator, arrays, sample.others)
+
+
+def _total(result: Any) -> Any:
+    """Returns a number that depends on each element of a result in a way of its own."""
+    total = None
+    for each in tf.nest.flatten(result):
+        if each.dtype == tf.float32:
+            count = int(np.prod(each.shape))
+            weights = tf.reshape(tf.cast(tf.range(count) % 7 + 1, tf.float32), each.shape)
+            part = tf.reduce_sum(each * weights)
+            total = part if total is None else total + part
+    return total
+
+
+def _call(sample: Sample) -> Any:
+    function = getattr(tf.raw_ops, sample.operator)
+    names = [name for name, each in sample.arrays.items()]
+    sizes = [len(each) if isinstance(each, list) else None for each in sample.arrays.values()]
+
+    def call(*tensors: Any) -> Any:
+        remaining, given = iter(tensors), {}
+        for name, size in zip(names, sizes, strict=True):
+            given[name] = (
+                next(remaining) if size is None else [next(remaining) for _ in range(size)]
+            )
+        found = tf.nest.flatten(function(**given, **sample.others))
+        return found[: _OUTPUTS.get(sample.operator)]
+
+    return call
+
+
+def _arrays(sample: Sample) -> list[np.ndarray]:
+    found = []
+    for each in sample.arrays.values():
+        found += each if isinstance(each, list) else [each]
+    return found
+
+
+def _constants(sample: Sample) -> list[Any]:
+    return [tf.constant(each) for each in _arrays(sample)]
+
+
+def _tensors(sample: Sample) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.array(each)) for each in _arrays(sample)]
