@@ -23,8 +23,8 @@ ProductKernel product_kernel(int64_t number) {
   TORCH_CHECK_VALUE(0 <= number && number <= static_cast<int64_t>(ProductKernel::kPanels),
                     "There is no kernel for products with the number ", number, ".");
   TORCH_CHECK_VALUE(kernel == ProductKernel::kLibrary || vectors::width() > 0, "The kernel '",
-                    name_of(kernel), "' needs a processor with AVX2, which this one has not. ",
-                    "Compile the model here.");
+                    name_of(kernel), "' needs a processor with AVX2, but this processor does not ",
+                    "support AVX2. Compile the model again on this computer.");
   return kernel;
 }
 

@@ -53,7 +53,7 @@ std::vector<Tensor> run(const Network& network, const Tensor& input, TensorList 
   const int64_t num_runs = network.num_layers * network.num_directions();
   TORCH_CHECK_VALUE(!params.empty() && static_cast<int64_t>(params.size()) % num_runs == 0,
                     network.mode, " got ", params.size(), " parameters for ", num_runs,
-                    " layers and directions; expected as many for each.");
+                    " layers and directions; expected the same number for each.");
   for (const Tensor& initial : state) {
     TORCH_CHECK_VALUE(initial.dim() == 3 && initial.size(0) == num_runs, network.mode,
                       " got an initial state of shape ", initial.sizes(), "; expected (", num_runs,

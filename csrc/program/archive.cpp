@@ -46,8 +46,10 @@ bool has_optional_numbers(const c10::IValue& value) {
 
 void Writer::one(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw Error("A constant is " + describe(tensor) +
-                " of a sparse or quantised layout, which cannot be written to a file.");
+    throw Error(
+        "A constant is " + describe(tensor) +
+        " of a sparse or quantised layout, which cannot be written to a file. Make it dense, or "
+        "neither save nor cache the model.");
   }
   const at::Tensor value = tensor.detach().cpu().contiguous();
   one(value.scalar_type());
@@ -126,7 +128,7 @@ void Writer::one(const c10::IValue& value) {
     one(items);
   } else {
     throw Error("An argument is of type " + value.type()->str() +
-                ", which cannot be written to a file. Do without saving or caching this model.");
+                ", which cannot be written to a file. Neither save nor cache this model.");
   }
 }
 

@@ -108,13 +108,13 @@ std::string serialize(const Program& program) {
     if (segment.has_host_calls()) {
       throw Error(
           "A program that calls functions of the host (poptorch.CPU) cannot be written to a file: "
-          "the functions are the user's. Compile the model where it runs.");
+          "a file cannot contain Python functions. Compile the model in the process that runs it.");
     }
     const int64_t depth = depth_of(segment.instructions);
     if (depth > kMaxDepth) {
       throw Error("Segment '" + segment.name + "' has loops and branches " +
                   std::to_string(depth - 1) + " deep inside each other, and a file holds at most " +
-                  std::to_string(kMaxDepth - 1) + ". Put some of them into one.");
+                  std::to_string(kMaxDepth - 1) + ". Nest fewer of them.");
     }
   }
   Writer body;

@@ -88,8 +88,8 @@ class Matrix {
 void check_library() {
   TORCH_CHECK_VALUE(cblas_sgemm_pack_get_size != nullptr && cblas_sgemm_pack != nullptr &&
                         cblas_sgemm_compute != nullptr,
-                    "This PyTorch has no MKL, which packs the weight for the kernel 'library'. ",
-                    "Compile the model here.");
+                    "The kernel 'library' packs its weight with MKL, but this PyTorch was built ",
+                    "without MKL. Compile the model again on this computer.");
 }
 
 void pack_for_library(const at::Tensor& weight, int64_t rows, at::Tensor& packed) {

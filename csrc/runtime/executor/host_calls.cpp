@@ -49,7 +49,8 @@ std::vector<at::Tensor> HostCalls::call(const std::string& name, std::vector<at:
   if (request.state == Request::kWaiting) {
     std::erase(requests_, &request);
     num_requests_ = requests_.size();
-    throw Error("The call of host function '" + name + "' was given up after another error.");
+    throw Error("The call of host function '" + name +
+                "' was cancelled because the model had failed elsewhere.");
   }
   if (request.error) std::rethrow_exception(request.error);
   return std::move(request.tensors);

@@ -26,7 +26,7 @@ int64_t OutputCollector::add(const at::Tensor& piece, int64_t micro_batch, int64
   if (piece.numel() * num_pieces_ != result_.numel()) {
     throw Error("An output has " + std::to_string(piece.numel()) + " numbers in one place and " +
                 std::to_string(result_.numel() / num_pieces_) +
-                " in another; all micro-batches and replicas must give it as many.");
+                " in another; it must have as many in all micro-batches and replicas.");
   }
   const int64_t index = (is_sum_ ? 0 : micro_batch / period_) * num_replicas_ + replica;
   const bool is_added = is_sum_ && micro_batch > 0;

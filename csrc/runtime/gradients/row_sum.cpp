@@ -23,9 +23,9 @@ constexpr int64_t kFewBytes = int64_t{1} << 23;
 void check(const at::Tensor& rows, const at::Tensor& places, int64_t num_rows) {
   const int64_t width = rows.size(-1);
   if (rows.numel() != places.numel() * width) {
-    throw Error("Rows of " + std::to_string(width) + " numbers are to be added for " +
-                std::to_string(places.numel()) + " indices, but there are " +
-                std::to_string(rows.numel()) + " numbers.");
+    throw Error("A gradient of rows has " + std::to_string(rows.numel()) + " numbers, but its " +
+                std::to_string(places.numel()) + " indices need " + std::to_string(width) +
+                " numbers each.");
   }
   const auto* const place = places.const_data_ptr<int64_t>();
   const auto* const end = place + places.numel();

@@ -131,7 +131,7 @@ void DeviceMemory::write(VariableId id, int64_t replica, const at::Tensor& value
   const Variable& variable = program_.variables.at(id.value);
   if (value.sizes() != at::IntArrayRef(variable.shape) || value.scalar_type() != variable.dtype) {
     throw Error("Variable '" + variable.name + "' is given a tensor " + describe(value) +
-                ", which is not of its shape and type: " + describe(this->variable(id, replica)) +
+                ", but its shape and type are those of " + describe(this->variable(id, replica)) +
                 ".");
   }
   const at::Tensor whole = value.detach();

@@ -42,8 +42,8 @@ Ring::Ring(const std::string& group_name, int64_t model, std::chrono::millisecon
       num_processes_(peers_.num_processes()) {
   if (num_processes_ < 2) throw Error("A ring needs at least 2 processes.");
   if (model < 0 || model >= kMaxModels) {
-    throw Error("Models in several processes are numbered up to " + std::to_string(kMaxModels) +
-                ", but this is number " + std::to_string(model) + ".");
+    throw Error("A program of several processes can have at most " + std::to_string(kMaxModels) +
+                " models, but this model has the number " + std::to_string(model) + ".");
   }
 }
 
