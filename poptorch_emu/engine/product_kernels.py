@@ -93,7 +93,7 @@ class Limits:
     """Sizes of products (rows, inputs) @ (inputs, outputs) that one kernel computes.
 
     Attributes:
-        rows: allowed numbers of rows; likewise for `inputs`, `outputs` and `multiplications`.
+        rows: allowed numbers of rows; `inputs`, `outputs`, `multiplications`: allowed numbers, too.
         most_numbers: maximum number of elements of each of the three matrices.
         line: factor of which `outputs` is a multiple; a packed weight is padded to one.
         tile: rows and columns of the kernel's tile; padding to whole tiles may add a sixteenth.

@@ -19,6 +19,6 @@ def own_options(options: Options, *, is_training: bool) -> Options:
 
 
 def options_of(options: Options, link: OptimizerLink | None) -> Options:
-    """Returns own options, with a running mean of gradients if the optimiser needs one."""
+    """Returns a copy of options, with a running mean of gradients if the optimiser needs one."""
     own = own_options(options, is_training=link is not None)
     return with_running_mean(own) if link is not None and link.needs_running_mean else own

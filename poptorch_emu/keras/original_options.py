@@ -72,7 +72,7 @@ def check_pipelining(options: Mapping[str, Any]) -> None:
 def stage_proportions(options: Mapping[str, Any]) -> tuple[float | None, ...]:
     """Returns the part of its IPU's memory that products of each stage may take.
 
-    It holds for both directions of a stage, so that the lower one counts.
+    If the options of forward and backward differ, the lower part applies to both directions.
 
     Args:
         options: keywords of `set_pipelining_options`.

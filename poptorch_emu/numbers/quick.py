@@ -49,7 +49,7 @@ class Quick:
         Args:
             target: operator of a graph.
             args: positional arguments, with tensors of any type except float64.
-            kwargs: keyword arguments, likewise.
+            kwargs: keyword arguments, with tensors of the same types.
 
         Raises:
             Exception: PyTorch cannot run the operator in float32.

@@ -119,7 +119,7 @@ class Exact:
         Args:
             target: operator of a graph.
             args: positional arguments; tensors of any floating-point type, which are widened.
-            kwargs: keyword arguments, likewise.
+            kwargs: keyword arguments, with tensors of the same kinds.
 
         Raises:
             Exception: PyTorch cannot run the operator in float64.

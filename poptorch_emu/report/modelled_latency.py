@@ -48,7 +48,7 @@ def modelled_spans(
         plan: plan of the call's time.
         inventory: inventory of the same model.
         inputs: measured spans of the inputs, which give the number of pieces.
-        outputs: measured spans of the outputs, likewise.
+        outputs: measured spans of the outputs, for the same purpose.
     """
     transfers = _Transfers(plan, inventory)
     return (

@@ -23,7 +23,7 @@ class Arguments:
 
     Attributes:
         names: names of the positional values, in the order of `forward`.
-        positional: values in that order, with defaults filled in.
+        positional: values of the parameters in `names`, with defaults filled in.
         named: values of parameters that have no position.
         unset: names of parameters that keep their defaults.
         by_name: names of parameters with a position that were passed by name.

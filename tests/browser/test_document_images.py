@@ -1,8 +1,8 @@
 """The pictures in `docs/images` are those of today's page.
 
 `pytest tests/browser/test_document_images.py --update-golden` draws them anew. A picture is
-compared by the mean colour of its fields, of which none may differ much: a bar that is not there
-counts, and fonts of another system or a moved digit do not.
+compared by the mean colours of its fields, each of which may differ a little. The test finds a
+missing bar, but ignores other fonts or a moved digit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACCUMULATION, ROWS, WIDTH = 12, 256, 1024
 
 
 class Layer(torch.nn.Module):
-    """The second half of a transformer's layer."""
+    """The second half of a transformer's layer: a feed-forward network and a norm."""
 
     def __init__(self) -> None:
         super().__init__()

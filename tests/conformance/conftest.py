@@ -31,7 +31,7 @@ def make() -> Iterator[Make]:
 def logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    """Catches what both loggers of the package say, whether or not it goes further up."""
+    """Collects the messages of both loggers of the package, even if they do not propagate."""
     for logger in (log.logger, log.compiler_logger):
         monkeypatch.setattr(logger, "propagate", True)
     return caplog

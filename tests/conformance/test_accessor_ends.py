@@ -1,4 +1,4 @@
-"""`AsynchronousDataAccessor` (api.md 15): however a program ends, no process of it lives on."""
+"""`AsynchronousDataAccessor` (api.md 15): its processes end however the program ends."""
 
 from __future__ import annotations
 

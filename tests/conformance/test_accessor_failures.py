@@ -1,4 +1,4 @@
-"""`AsynchronousDataAccessor` (api.md 15): what it refuses, how it fails, what it leaves behind."""
+"""`AsynchronousDataAccessor` (api.md 15): refusals, failures, and the state after them."""
 
 from __future__ import annotations
 

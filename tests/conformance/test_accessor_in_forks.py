@@ -26,7 +26,7 @@ MAX_SECONDS = 15
 
 
 def forked(action: Callable[[], object]) -> int:
-    """Returns the id of a child that does `action` and then waits to be killed, or for its end."""
+    """Returns the id of a child that does `action` and then waits for a signal to end it."""
     child = os.fork()
     if child == 0:
         try:

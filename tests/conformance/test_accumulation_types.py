@@ -44,7 +44,7 @@ def test_accumulation_when_typed_then_contributions_are_rounded_to_it(
 def test_running_mean_when_replicated_then_each_replica_has_its_own(
     dtype: torch.dtype, replicas: int
 ) -> None:
-    """Each replica's mean runs over its micro-batches; their sum, in a ring, is divided last."""
+    """Each replica has the mean over its micro-batches; the ring sum of them is divided last."""
     accumulation = 5
     opts = options(accumulation=accumulation).replicationFactor(replicas)
     running = poptorch.MeanReductionStrategy.Running
@@ -99,7 +99,7 @@ def test_velocity_when_typed_then_is_rounded_to_it_and_the_step_is_not(
 def test_options_when_accumulating_in_half_then_executors_own_show_the_running_mean(
     moment: str,
 ) -> None:
-    """Options that a program has got hold of stay as they are: they are frozen."""
+    """Options that the program still holds stay unchanged, because they are frozen."""
     opts = options(accumulation=2)
     model = Function(lambda x, w: poptorch.identity_loss(w * x, "sum"), torch.zeros(1))
 

@@ -17,7 +17,7 @@ ROWS = 6  # Two updates of three micro-batches.
 
 
 class Switched(nn.Module):
-    """A regression in two blocks; `fault` says what is wrong with it, if anything."""
+    """A regression in two blocks; `fault` names the fault that it has, if any."""
 
     fault = ""
 

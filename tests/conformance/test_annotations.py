@@ -1,4 +1,4 @@
-"""Operations that say something and change nothing: api.md sections 12.1, 12.8 and 12.9."""
+"""Annotations of operations, which change no value: api.md sections 12.1, 12.8 and 12.9."""
 
 import pytest
 import torch

@@ -28,7 +28,7 @@ def _as_before() -> Iterator[None]:
 
 
 class Model(nn.Module):
-    """Sets what `mode` enters in forward, around a gradient of its own."""
+    """Computes a gradient in forward, within the context that `mode` returns."""
 
     def __init__(self, mode=None) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_mode_when_forward_leaves_it_set_then_it_stays_set_as_after_a_plain_call
 
 
 class Root(nn.Module):
-    """Has a gradient of NaN where its layer makes nothing but zeros."""
+    """A model whose gradient is NaN if its layer returns only zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_call_when_only_the_third_is_bad_then_it_fails_with_the_weights_before_i
 
 
 class Beside(nn.Module):
-    """Has NaN beside its loss, in an output or in a buffer."""
+    """A model with NaN in an output or in a buffer, although its loss is finite."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

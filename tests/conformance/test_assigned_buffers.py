@@ -16,7 +16,7 @@ ROWS = 3
 
 
 class Neuron(nn.Module):
-    """Has a state of some shape; the methods of its subclasses say what a call does with it."""
+    """A model with a state of some shape, which the `forward` of its subclasses updates."""
 
     def __init__(self, shape=(ROWS, 2)) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Kept(Neuron):
 
 
 class Shaped(Neuron):
-    """Begins without elements, as neurons of snnTorch do."""
+    """A neuron whose state has no elements at first, as in snnTorch."""
 
     def __init__(self) -> None:
         super().__init__((0,))
@@ -46,7 +46,7 @@ class Shaped(Neuron):
 
 
 class Reset(Neuron):
-    """Begins anew in each call."""
+    """A neuron that resets its state in each call."""
 
     def __init__(self) -> None:
         super().__init__((0,))

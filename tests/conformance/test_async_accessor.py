@@ -75,7 +75,7 @@ def test_element_when_kind_differs_then_comes_back(make: Make, element: Any, exp
 
 def test_strategy_when_named_by_a_string_then_is_that_one(make: Make) -> None:
     class Local(Numbers):
-        """Cannot be pickled, so that only a forked worker can have it."""
+        """A dataset that cannot be pickled, so that only a forked worker can receive it."""
 
     assert values(make(Local(3), sharing_strategy="Fork")) == [[0], [1], [2]]
 

@@ -20,7 +20,7 @@ FACTOR, TOTAL = "lossScaleUpdateFactor", "finalLossScale"
 
 
 def options(setting: Setting | None = None, **settings: float) -> poptorch.Options:
-    """Returns options with an automatic loss scale whose course the host can see."""
+    """Returns options with an automatic loss scale that the host can read."""
     opts = (setting or Setting("sharded")).options()
     opts.Training.setAutomaticLossScaling(True)
     for name, value in settings.items():
@@ -31,7 +31,7 @@ def options(setting: Setting | None = None, **settings: float) -> poptorch.Optio
 
 
 class OneWeight(nn.Module):
-    """Has `size` as the gradient of each of its weights, whatever these are."""
+    """A model whose weights all have the gradient `size`, whatever their values are."""
 
     def __init__(self, size: float, dtype: torch.dtype = torch.float32, count: int = 4) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class OneWeight(nn.Module):
 
 
 def course(training: Any, num_calls: int, x: torch.Tensor) -> list[tuple[float, float]]:
-    """Returns for each call the scale that was in use and the factor that came out."""
+    """Returns, for each call, the scale that it used and the factor after it."""
     found = []
     for _ in range(num_calls):
         training(x)
@@ -132,7 +132,7 @@ def test_updates_when_pipelined_then_equal_plain_pytorch_and_the_whole_window_ha
 
 
 def test_clipping_when_the_scale_moves_then_the_limit_does_not() -> None:
-    """Four equal gradients of 1 have the norm 2: each is brought to a quarter."""
+    """Four equal gradients of 1 have the norm 2, so that clipping divides each by 4."""
     model = OneWeight(1.0)
     train_one_weight(model, options(), 3, max_grad_norm=0.5)
     torch.testing.assert_close(model.weight.data, torch.full((4,), -0.75))
@@ -233,7 +233,7 @@ def test_float16_gradients_when_they_come_near_overflow_then_the_scale_goes_down
 def test_share_when_replicas_are_grouped_then_counts_the_gradients_of_all_groups(
     large: int,
 ) -> None:
-    """One replica of four has large gradients, each of them has weights of its own."""
+    """One replica of four has large gradients; each replica has its own weights."""
     model = OneWeight(1.0)
     model.weight = nn.Parameter(torch.zeros(4, 3))
     opts = options(Setting("sharded", replicas=4), thresholdUpperCountProportion=0.24)

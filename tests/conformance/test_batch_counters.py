@@ -1,4 +1,4 @@
-"""`num_batches_tracked` and cumulative averages: what plain PyTorch counts, whoever reads it."""
+"""`num_batches_tracked` and cumulative averages: the counts of plain PyTorch, for all readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ cumulative = pytest.mark.feature("BatchNorm(momentum=None)", fidelity="exact")
 
 
 class Model(nn.Module):
-    """Puts its input through `norm` some times; the mean square is the loss."""
+    """Applies `norm` to its input several times; the mean square is the loss."""
 
     def __init__(self, norm: nn.Module, *, times: int = 1) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def wrapped(model, opts=None):
 
 
 def train_plain(model, batches, accumulation=1):
-    """Trains as the options with this gradient accumulation do; a batch is a micro-batch."""
+    """Trains in plain PyTorch with the same gradient accumulation; a batch is a micro-batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number, batch in enumerate(batches):
         if number % accumulation == 0:
@@ -252,7 +252,7 @@ class Assigned(nn.BatchNorm1d):
 
 
 class CountsRows(nn.BatchNorm1d):
-    """Counts rows beside what it inherits, also in evaluation."""
+    """A norm that also counts rows, even in evaluation."""
 
     def forward(self, x):
         self.num_batches_tracked.add_(x.shape[0])
@@ -261,7 +261,7 @@ class CountsRows(nn.BatchNorm1d):
 
 
 class CountsByTensor(nn.BatchNorm1d):
-    """Counts what depends on the data."""
+    """A norm that adds a number from the data to its counter."""
 
     def forward(self, x):
         self.num_batches_tracked.add_((x > 1).sum())
@@ -269,7 +269,7 @@ class CountsByTensor(nn.BatchNorm1d):
 
 
 class Doubles(nn.BatchNorm1d):
-    """Does more than add."""
+    """A norm whose counter is not only increased."""
 
     def forward(self, x):
         self.num_batches_tracked.mul_(2).sub_(1)

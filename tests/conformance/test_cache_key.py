@@ -18,7 +18,7 @@ X = torch.tensor([[0.5, -1.5, 2.0]])
 
 
 class Steered(nn.Module):
-    """Computes what `act` says, of an input and of whatever the host has."""
+    """Computes the result of `act` for an input and for other values of the host."""
 
     def __init__(self, act: Callable[[Any, torch.Tensor], torch.Tensor], **host: Any) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.feature("enableExecutableCaching", fidelity="exact")
 
 @pytest.fixture
 def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Gets the name of each operation whose results PyTorch was asked for."""
+    """Collects the name of each operation whose results PyTorch computes."""
     names: list[str] = []
     real = ResultMemo._run_first
 
@@ -85,7 +85,7 @@ def test_miss_that_finds_metadata_then_gives_the_program_that_it_gives_without(
 
 
 class Chosen(nn.Module):
-    """Computes what was chosen: models with one name for their metadata."""
+    """Computes a chosen function; all of these models share one name for their metadata."""
 
     def __init__(self, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

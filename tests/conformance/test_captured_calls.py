@@ -38,7 +38,7 @@ def trained() -> poptorch.PoplarExecutor:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles without code for a processor, which takes long and is not ours."""
+    """Compiles with PyTorch, but without generating code, which takes long."""
     torch._dynamo.reset()
     return torch.compile(function, backend="eager")
 

@@ -1,4 +1,4 @@
-"""`emulator.compare` of a model with itself: equal bits, whatever the model draws."""
+"""`emulator.compare` of a model with itself: equal bits, with any random numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 8
 
 
 class Applied(nn.Module):
-    """Layers, each of which takes the result of the one before, and a loss."""
+    """A chain of layers, and a loss."""
 
     def __init__(self, *parts: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`emulator.compare` where runs draw nothing, update other tensors, or hold integers."""
+"""`emulator.compare` of runs without random numbers, with other updates, or with integers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Attentions(nn.Module):
 
 
 class Leaky(nn.Module):
-    """Two activations with slopes at random."""
+    """Two activations with random slopes."""
 
     def __init__(self) -> None:
         super().__init__()

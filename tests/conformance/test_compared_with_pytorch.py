@@ -1,4 +1,4 @@
-"""`emulator.compare` with plain PyTorch, which agrees where the model is right."""
+"""`emulator.compare` with plain PyTorch, which agrees if the model is right."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Lost(torch.nn.Module):
 
 
 class Noisy(torch.nn.Module):
-    """Draws random numbers of several kinds; nobody needs the mask of its dropout."""
+    """Draws random numbers of several kinds, and does not use the mask of its dropout."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Complex numbers, forward and backward: what plain PyTorch computes."""
+"""Complex numbers, forward and backward, as in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.feature("Complex numbers", fidelity="exact")
 
 
 class Model(nn.Module):
-    """Puts a linear layer's result through `function`, which has the module."""
+    """Applies `function` to the module and a linear layer's result."""
 
     def __init__(self, function, **buffers) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ def trainer(model: Counter) -> poptorch.PoplarExecutor:
 
 
 def beside(action: Callable[[], object], others: Callable[[], object]) -> list[Any]:
-    """Repeats `others` in a thread while this one repeats `action`; returns what it returned."""
+    """Repeats `others` in a thread while this thread repeats `action`; returns its results."""
     results: list[Any] = []
     stop = threading.Event()
 

@@ -343,7 +343,7 @@ def test_batch_sampler_without_batch_size_then_counts_as_one():
 
 
 class ReadingAhead(poptorch.DataLoader):
-    """Makes the next batch before it hands one on."""
+    """A loader that creates the next batch before it returns one."""
 
     def __iter__(self):
         batches = super().__iter__()
@@ -390,7 +390,7 @@ def test_async_batches_of_a_batch_sampler_then_are_joined_as_by_hand():
 
 
 class Hundredfold:
-    """Hands on every attribute of a loader, and batches of its own."""
+    """A wrapper that forwards every attribute of a loader, but yields its own batches."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -412,7 +412,7 @@ def test_accessor_when_a_wrapper_hands_on_attributes_then_iterates_the_wrapper()
 
 
 class OwnIterator(poptorch.DataLoader):
-    """Makes iterators of its own."""
+    """A loader with its own class of iterators."""
 
     def _get_iterator(self):
         return map(torch.neg, super()._get_iterator())
@@ -427,7 +427,7 @@ def test_loader_when_it_has_iterators_of_its_own_then_they_are_asked():
 
 
 class Ending(Scalars):
-    """Has no more to give from element 9 on, and says so as an iterator does."""
+    """A dataset that raises `StopIteration` from element 9 on."""
 
     def __getitem__(self, index):
         if index >= 9:

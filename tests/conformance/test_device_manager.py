@@ -1,4 +1,4 @@
-"""Devices (api.md §2.3, §5, §7.5, §16.3; semantics.md §9.2, §22): who gets which IPUs, and when."""
+"""Devices (api.md §2.3, §5, §7.5, §16.3; semantics.md §9.2, §22), and the models that hold IPUs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FREE = "Failed to acquire {} IPU\\(s\\)"
 
 @pytest.fixture(autouse=True)
 def _fresh_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests may have left models behind that hold IPUs, and an environment of their own."""
+    """Releases IPUs of other tests' models, and clears their environment variables."""
     for name in ("POPTORCH_EMU_SYSTEM", "POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(devices, "_manager", devices._Manager())
 
 
 class Doubled(nn.Module):
-    """Runs on IPUs 0 to `last_ipu`."""
+    """A model that uses IPUs 0 to `last_ipu`."""
 
     def __init__(self, last_ipu: int = 0) -> None:
         super().__init__()

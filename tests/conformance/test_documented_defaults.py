@@ -1,4 +1,4 @@
-"""Whatever is left out has the value of the API reference (sections 7, 8, 9, 10 and 13)."""
+"""Defaults have the values of the API reference (sections 7, 8, 9, 10 and 13)."""
 
 import pytest
 import torch

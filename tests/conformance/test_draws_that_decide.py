@@ -1,4 +1,4 @@
-"""Random numbers that decide in forward: only where every draw decides alike (layer drop)."""
+"""Random numbers in conditions of forward: allowed if every draw decides alike (layer drop)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assigning where a tensor says, `x[t : t + k] = y` and `x[t] = y`: api.md section 12.4."""
+"""Assignments at positions in tensors, `x[t : t + k] = y` and `x[t] = y`: api.md section 12.4."""
 
 import pytest
 import torch
@@ -150,7 +150,7 @@ def test_assignment_when_to_an_input_then_the_caller_s_tensor_changes() -> None:
 
 
 class Cache(torch.nn.Module):
-    """Keeps what it was given, each time behind what came before."""
+    """A buffer that stores each input behind the earlier ones."""
 
     def __init__(self) -> None:
         super().__init__()

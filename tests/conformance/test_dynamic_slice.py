@@ -1,4 +1,4 @@
-"""Slices that begin where a tensor says: api.md section 12.4."""
+"""Slices that begin at the position in a tensor: api.md section 12.4."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tensors without elements, where PyTorch has rules about them (semantics.md 12.1)."""
+"""Tensors without elements, by PyTorch's rules (semantics.md 12.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of executables (api.md 5 and 18): what hits, what misses, what never goes wrong."""
+"""The cache of executables (api.md 5 and 18): hits, misses, and calls that must never hit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def lowered(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Gets an entry for each executable that is written to a cache."""
+    """Records each executable that is written to a cache."""
     kept: list[object] = []
     real = cache.keep
 

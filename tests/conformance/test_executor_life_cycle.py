@@ -384,7 +384,7 @@ def test_trainers_of_one_weight_when_in_two_threads_then_every_step_counts() -> 
 def test_trainers_that_share_weights_with_two_others_when_in_threads_then_none_waits_for_ever() -> (
     None
 ):
-    """Each call of the third asks both others, whose calls ask the third."""
+    """Each call of the third trainer asks the other two for weights, and they ask the third."""
     models = [Linear(), Linear()]
 
     class Both(nn.Module):

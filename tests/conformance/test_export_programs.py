@@ -39,7 +39,7 @@ LIMIT_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the program of `CASE`, and beside it its batches."""
+    """Returns the folder with the exported program of `CASE`, and its batches."""
     return saved_program(CASE, tmp_path_factory.mktemp("saved"))
 
 
@@ -97,7 +97,7 @@ def test_saved_program_when_weights_are_shared_then_trains_as_the_emulator(
 
 
 def run_program(program: Path) -> str:
-    """Returns what the program prints in this process, which has loaded PyTorch already."""
+    """Returns the output of the program in this process, which has already loaded PyTorch."""
     sys.argv = ["run.py", str(program.parent / "batches.pt")]
     sys.path.insert(0, str(program))
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -126,7 +126,7 @@ ADDRESSES = ("10.213.7.1", "10.213.7.2")
 
 @pytest.fixture
 def namespaces() -> Any:
-    """Two network namespaces with one link between them, and no other way out."""
+    """Creates two network namespaces with one link between them and no other connection."""
     names = [f"export{os.getpid()}_{end}" for end in "ab"]
     ends = [f"ex{os.getpid() % 100000}{end}" for end in "ab"]
     commands = [f"netns add {name}" for name in names]
@@ -198,7 +198,7 @@ def sent_shapes(case: Case) -> list[tuple[torch.Size, torch.dtype]]:
 
 
 def bad_inputs() -> dict[str, str]:
-    """Returns what is said of mistakes that only a group of processes can make."""
+    """Returns the messages for mistakes that only a group of processes can make."""
     family = FAMILIES["mlp"]
     executor = family.executor(2)
     batch = family.batches()[0]
@@ -226,7 +226,7 @@ def bad_inputs() -> dict[str, str]:
 
 
 def failure_of(attempt: Callable[[], Any]) -> str:
-    """Returns what is said when an attempt fails."""
+    """Returns the message of a failing action."""
     try:
         attempt()
     except (ValueError, RuntimeError) as failure:
@@ -241,7 +241,7 @@ def exported(case: Case) -> Any:
 
 
 def bad_replicas() -> dict[str, str]:
-    """Returns what is said of groups that do not fit, and of wrapped stages."""
+    """Returns the messages for groups of the wrong size, and for wrapped stages."""
     several, single = exported(Case("mlp", 2, num_replicas=2)), exported(Case("mlp", 2))
     group = several.replica_group()
     wrapped = [

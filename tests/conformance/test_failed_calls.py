@@ -1,4 +1,4 @@
-"""A call that fails after some updates: what the device has trained counts, and nothing else."""
+"""Calls that fail after some updates: the completed updates count, and nothing else."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_weights_when_a_later_iteration_fails_then_are_those_the_device_has(name
 def test_state_when_a_later_iteration_fails_then_agrees_with_the_weights(
     name: str, kind: str
 ) -> None:
-    """Two updates by torch.optim leave the same state and the same weight."""
+    """Two updates by torch.optim result in the same state and the same weight."""
     arguments = {"Adam": {"lr": 0.1}, "SGD": {"lr": 0.1, "momentum": 0.9}}[kind]
     model, executor, optimizer = failing(
         name, lambda p: getattr(poptorch.optim, kind)(p, **arguments)

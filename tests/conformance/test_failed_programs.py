@@ -54,7 +54,7 @@ def failed(tmp_path: Path, expression: str) -> tuple[Path, str]:
 
 
 def failed_when_all_is_logged(tmp_path: Path, expression: str) -> str:
-    """Returns what is said where the level is DEBUG, which is read when the package is loaded."""
+    """Returns the output at level DEBUG, which is read when the package is loaded."""
     arguments = ["-m", "poptorch_emu", str(program_of(tmp_path, expression))]
     done = run_forked(arguments, {"POPTORCH_LOG_LEVEL": "DEBUG"}, loaded=PYTORCH)
     assert done.returncode == 1

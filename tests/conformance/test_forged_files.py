@@ -1,4 +1,4 @@
-"""Executables on disk that are whole, by their digest, and say something impossible."""
+"""Executables on disk with a correct digest and impossible contents."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CHANGES = {
 
 
 def forge(path: Path, change) -> None:
-    """Changes the plan in a file and mends its digest."""
+    """Changes the plan in a file, and corrects its digest."""
     sections = dict(unpack(path.read_bytes(), str(path)).sections)
     plan = json.loads(sections["plan"])
     change(plan)

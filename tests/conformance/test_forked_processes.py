@@ -1,4 +1,4 @@
-"""Models of several IPUs in a forked child, which has the engine's memory and not its threads."""
+"""Models of several IPUs in a forked child, which has the engine's memory without its threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def in_child(action: Callable[[], bool]) -> bool | None:
-    """Returns what `action` returns in a forked child, `None` if it never does."""
+    """Returns the result of `action` in a forked child, or `None` if the child never ends."""
     child = os.fork()
     if child == 0:
         is_fine = False
@@ -49,7 +49,7 @@ def _has_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(iterations: int = 1) -> poptorch.PoplarExecutor:
-    """Returns a model on two IPUs that has run, so the engine has a thread that waits."""
+    """Returns a model on two IPUs that has run, so that the engine has a waiting thread."""
     torch.manual_seed(1)
     model = FAMILY.make(2)
     opts = poptorch.Options().showCompilationProgressBar(False).deviceIterations(iterations)
@@ -106,7 +106,7 @@ def test_model_when_called_in_a_child_then_trains_there_as_it_does_here():
 
 
 def test_model_on_one_ipu_when_called_in_a_child_then_waits_for_no_threads_of_the_parent():
-    """With GNU's OpenMP plain PyTorch does, once an operation ran on several threads."""
+    """With GNU's OpenMP, plain PyTorch waits if an operation ran on several threads before."""
     parts = torch.nn.Linear(6, 300), torch.nn.LogSoftmax(-1), torch.nn.Linear(300, 2)
     model = torch.nn.Sequential(*parts)
     inference = poptorch.inferenceModel(model, poptorch.Options().showCompilationProgressBar(False))

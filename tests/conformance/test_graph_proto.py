@@ -35,7 +35,7 @@ def trained(opts: poptorch.Options | None = None):
 
 
 def assert_is_whole(graph: onnx.GraphProto) -> None:
-    """Checks that each value is made once, before it is read, and that bodies stand alone."""
+    """Checks that each value is computed once, before its readers, and that bodies are closed."""
     known = {value.name for value in graph.input}
     assert len(known) == len(graph.input)
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""Tensors that forward returns in containers: given back, or refused alike (semantics.md §13.3)."""
+"""Tensors in containers that forward returns: returned, or refused alike (semantics.md §13.3)."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Pair(NamedTuple):
 
 
 class Named(dict):
-    """Keeps another tensor as an attribute, which a copy would not have."""
+    """A container with another tensor as an attribute, which a copy would not have."""
 
 
 class Measured(list):
-    """Cannot be made from its items alone."""
+    """A container that cannot be created from its items alone."""
 
     def __init__(self, items, unit) -> None:
         super().__init__(items)

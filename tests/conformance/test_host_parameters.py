@@ -1,4 +1,4 @@
-"""Parameters that forward reads elsewhere than in their modules, and so on the host."""
+"""Parameters that forward reads outside of their modules, and therefore on the host."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import poptorch_emu as poptorch
 
 
 class Holder:
-    """Keeps what it is given where PyTorch's modules don't look, as some libraries do."""
+    """Stores a tensor where PyTorch's modules do not look for parameters, as some libraries do."""
 
     def __init__(self, value: torch.Tensor) -> None:
         self.value = value
 
 
 class Scaled(nn.Module):
-    """A linear layer whose result is scaled by something that is read through a holder."""
+    """A linear layer whose result is scaled by a parameter that a holder stores."""
 
     def __init__(self, read, shape: tuple[int, ...] = (3,)) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Buffers of integers that `forward` changes: what plain PyTorch has, or a refusal by name."""
+"""Integer buffers that `forward` changes: the values of plain PyTorch, or a refusal by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE, ROWS = 12, 4
 
 
 class Model(nn.Module):
-    """Puts a linear layer's result through `step`, which has the module and its buffers."""
+    """Applies `step` to a linear layer's result and the module with its buffers."""
 
     def __init__(self, step, **buffers) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ctrl-C in a long call: it ends soon, at a whole update, and the model goes on from there."""
+"""Ctrl-C in a long call: the call ends soon, after a whole update, and the model can continue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def batch(iterations: int) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _handled() -> Iterator[None]:
-    """Has Python handle the signal, which a process in the background ignores from the start."""
+    """Restores Python's handler of the signal, because processes in the background ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -19,7 +19,7 @@ X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
 
 class Scaled(nn.Module):
-    """Has constants that went to the IPU before it is traced."""
+    """A model with constants that were moved to the IPU before it is traced."""
 
     def __init__(self, forward=None) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ class Model(nn.Module):
 
 
 def table(x: torch.Tensor) -> torch.Tensor:
-    """Returns what depends on the shape of the input alone."""
+    """Returns a tensor that depends only on the shape of the input."""
     return torch.arange(float(x.shape[-1]), device=x.device) / 3
 
 
@@ -262,7 +262,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Model], Any, str]] = {
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """Empties all that the models keep outside, before a test and after it."""
+    """Clears all tensors that models keep outside, before and after a test."""
     forget()
     yield
     forget()
@@ -279,7 +279,7 @@ def forget() -> None:
 
 
 def trained(model: Model) -> None:
-    """Makes a step of training on the IPU."""
+    """Runs one training step on the IPU."""
     training = poptorch.trainingModel(
         model, options(), poptorch.optim.SGD(model.parameters(), lr=0.1)
     )
@@ -322,7 +322,7 @@ def test_tensor_kept_by_forward_when_traced_then_the_model_is_as_after_a_plain_c
 
 
 def saved_and_loaded(model: Model) -> nn.Module:
-    """Returns the model from a file; functions of tests that are not the module's own stay out."""
+    """Returns the model from a file, which leaves out local functions of the tests."""
     keep, model.keep = model.keep, None
     file = io.BytesIO()
     torch.save(model, file)

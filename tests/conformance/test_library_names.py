@@ -74,7 +74,7 @@ def test_name_of_release_2_when_read_on_options_then_is_what_does_its_work() -> 
 
 
 class Swapped(args_parser.ArgsParser):
-    """Brings two arguments into order itself, and never reads a signature."""
+    """A parser that swaps two arguments, and never reads a signature."""
 
     def __init__(self) -> None:
         self.varnames = ["x", "y"]
@@ -84,7 +84,7 @@ class Swapped(args_parser.ArgsParser):
 
 
 class Unread(args_parser.ArgsParser):
-    """Takes arguments as they come."""
+    """A parser that keeps the order of arguments, and never reads a signature."""
 
     def __init__(self) -> None:
         self.varnames = ["x", "y"]

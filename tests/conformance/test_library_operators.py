@@ -18,7 +18,7 @@ pytestmark = pytest.mark.feature("Operators of other libraries", fidelity="exact
 
 
 class SquareCpu(torch.autograd.Function):
-    """Squares what is on the CPU, as libraries do that look at memory themselves."""
+    """Squares CPU tensors only, as libraries do that read memory themselves."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
@@ -41,7 +41,7 @@ def _largest(x: torch.Tensor, others: list[torch.Tensor], *, by: int = 1) -> tup
 
 @pytest.fixture(autouse=True, scope="module")
 def library() -> Iterator[None]:
-    """One kernel for everything, as `torch::RegisterOperators().op(name, &function)` makes it."""
+    """Registers each kernel for all devices, as `torch::RegisterOperators().op(...)` does."""
     library = torch.library.Library("cpu_only", "DEF")
 
     def add(schema: str, kernel: Any, key: str = "CompositeImplicitAutograd") -> None:

@@ -1,4 +1,4 @@
-"""`DataLoader` (api.md 14.2): what it refuses and warns of."""
+"""`DataLoader` (api.md 14.2): refusals and warnings."""
 
 import pytest
 from support.loader_data import Pairs, Stream, Unsized, batches, do_nothing, options, process

@@ -1,4 +1,4 @@
-"""Programs whose asynchronous loader cannot start or fails: one error, which says what to do."""
+"""Programs whose asynchronous loader cannot start or fails: one error, which names the remedy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.feature("AsynchronousDataAccessor", fidelity="exact")
 
 
 def said_by(arguments: list[str]) -> str:
-    """Returns what a program that fails says on stderr."""
+    """Returns the errors of a program that fails."""
     done = run_forked(arguments)
     assert done.returncode == 1
     return done.stderr
 
 
 def said_by_input(program: str) -> str:
-    """Returns what a program says that an interpreter reads from its standard input."""
+    """Returns the errors of a program that an interpreter reads from its standard input."""
     paths = os.pathsep.join(path for path in sys.path if Path(path).is_dir())
     done = subprocess.run(
         [sys.executable, "-"],

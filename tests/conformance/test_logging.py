@@ -1,4 +1,4 @@
-"""Logging and errors (api.md §3, §4, §5; `Options.maxRepeatLogs`): what a program's user sees."""
+"""Logging and errors (api.md §3, §4, §5; `Options.maxRepeatLogs`) as a user sees them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def speak() -> None:
 
 @pytest.fixture
 def import_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Yields what sets logging up as the import does, in a changed environment."""
+    """Yields a function that sets up logging as the import does, in a changed environment."""
     loggers = (log.logger, log.compiler_logger)
     before = [(each, list(each.handlers), each.level) for each in loggers]
 

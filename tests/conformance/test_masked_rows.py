@@ -1,4 +1,4 @@
-"""Rows that a mask of data selects, assigned to the same places: torch.where, with its gradient."""
+"""Rows that a mask of data selects, and assignments to them: torch.where, with its gradient."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_elements(a, b):
 
 
 def singular(a, b):
-    """Has no finite value or derivative where the mask is false."""
+    """A function without a finite value or derivative where the mask is false."""
     mask, result = b > 0, a * 3
     result[mask] = torch.log(b[mask]) + b[mask].sqrt() + (1 - b[mask] * 0).log()
     return result

@@ -58,7 +58,7 @@ _PROMOTED = {
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """Two float16 kernels may round the last bit differently."""
+    """Compares results; two float16 kernels may round the last bit differently."""
     tolerance = 4e-3 if expected.dtype is _HALF else 1e-5
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 

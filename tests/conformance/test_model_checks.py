@@ -348,7 +348,7 @@ def test_hook_that_is_not_callable_then_runtime_error(register, phrase) -> None:
 @pytest.mark.feature("Options.Distributed", fidelity="exact")
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_inference_in_several_processes_then_each_runs_its_own(is_cached, tmp_path, caplog) -> None:
-    """Each compiles, too, where no folder is shared (semantics.md 21)."""
+    """Without a shared folder each process also compiles (semantics.md 21)."""
     opts = options().enableExecutableCaching(str(tmp_path) if is_cached else None)
     opts.Distributed.configureProcessId(1, 2)
     run(lambda self, x: x + 1, X, opts=opts)

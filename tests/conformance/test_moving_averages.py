@@ -47,7 +47,7 @@ class Model(torch.nn.Module):
 
 
 def plain_step(model: Model, x: torch.Tensor, factor: float, num_parts: int) -> None:
-    """Does one update, then that of the averages with the weights before it."""
+    """Runs one update, and then updates the averages with the earlier weights."""
     optimizer = torch.optim.SGD(model.student.parameters(), lr=0.5)
     optimizer.zero_grad()
     before = [parameter.detach().clone() for parameter in model.student.parameters()]
@@ -106,7 +106,7 @@ def test_average_with_a_sharded_weight_then_is_the_same() -> None:
 
 
 class Average(torch.nn.Module):
-    """An average that nobody reads, with a factor of the model's own."""
+    """An average that `make` updates; the loss contains the result of `make`, if any."""
 
     def __init__(self, make: Any, **settings: Any) -> None:
         super().__init__()

@@ -338,7 +338,7 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def suppressed(scores, boxes, k, threshold, least, sigma) -> list:
-    """One element of a batch, as the operator's description has it."""
+    """Computes one element of a batch, following the description of the operator."""
     remaining, rows = scores.clone(), []
     num_classes = scores.size(1)
     while len(rows) < k and remaining.max() > least:

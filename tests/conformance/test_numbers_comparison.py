@@ -1,4 +1,4 @@
-"""`emulator.compare` and `emulator.record`: mistakes are named where they are, and nothing else is.
+"""`emulator.compare` and `emulator.record`: each mistake is named at its place, and nothing else.
 
 The list of mistakes is `support/numbers_models.py`. A golden run of the model without a mistake is
 what each of them is held against, as a user holds a port against the original.

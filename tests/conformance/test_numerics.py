@@ -1,4 +1,4 @@
-"""`emulator.numerics`: what half precision loses, against a float64 loop of plain PyTorch."""
+"""`emulator.numerics`: losses of half precision, against a float64 loop of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_updates_when_weights_are_rounded_at_random_then_it_stays_on():
 
 
 class Squares(torch.nn.Module):
-    """Overflows in float16, and takes the difference of large numbers that are nearly equal."""
+    """A model that overflows in float16, and subtracts large numbers that are nearly equal."""
 
     def forward(self, x):
         return (x * x).sum(-1), x - x.mean(-1, keepdim=True)

@@ -40,7 +40,7 @@ def test_path_with_a_nul_character_then_named_with_its_argument(name: str) -> No
 
 
 class Coloured(nn.Module):
-    """Names that would change the colour and the title of a terminal."""
+    """A model with names that would change the colour and the title of a terminal."""
 
     LAYER = "layer\x1b[31m"
 

@@ -20,7 +20,7 @@ _HALF, _SINGLE = torch.float16, torch.float32
 
 
 class Model(nn.Module):
-    """Computes `function` of its input and its weights, in a region of autocast."""
+    """Computes `function` of an input and weights, in a region of autocast."""
 
     def __init__(self, function, *weights, enabled=True) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class Network(nn.Module):
 
 
 def by_hand(model, x, target):
-    """The same as `Network` with the casts that the default policy stands for."""
+    """The same as `Network`, with the casts of the default policy written out."""
     hidden = F.linear(x.half(), model.first.weight.half(), model.first.bias.half())
     hidden = torch.relu(F.layer_norm(hidden.float(), (8,), model.norm.weight, model.norm.bias))
     out = F.linear(hidden.half(), model.second.weight.half(), model.second.bias.half())
@@ -359,7 +359,7 @@ def test_training_when_autocast_then_equals_plain_pytorch_with_casts_by_hand():
 
 
 class FirstResult(nn.Module):
-    """Calls a module with its input as often as it takes it and returns the first result."""
+    """Calls a module with `times` copies of its input, and returns the first result."""
 
     def __init__(self, inner, times) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Results do not depend on how values lie in memory, save where PyTorch's do."""
+"""Results do not depend on the memory order of values, except where PyTorch's do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Images = torch.Tensor
 
 
 class Net(nn.Module):
-    """A linear layer along the channels, what `function` does, and a loss."""
+    """A linear layer along the channels, `function`, and a loss."""
 
     def __init__(self, function: Callable[..., Images], *layers: nn.Module) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def seen(x: Images, layer: nn.Module) -> Images:
 
 
 class Asking(torch.autograd.Function):
-    """The identity, whose gradient depends on its order of memory, which Python sees."""
+    """The identity, with a gradient that depends on the memory order that Python sees."""
 
     @staticmethod
     def forward(ctx: object, x: Images) -> Images:

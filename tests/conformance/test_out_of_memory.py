@@ -1,4 +1,4 @@
-"""Models that would not fit on the machine (hardware.md 3.7): a warning, or the error of then."""
+"""Models that would not fit on the machine (hardware.md 3.7): a warning, or PopTorch's error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Square(torch.nn.Module):
-    """Large for a moment; it is never run."""
+    """A model with a large temporary value; no test runs it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x[:, None] * x[None, :]).sum()

@@ -170,7 +170,7 @@ def test_tensors_when_phases_are_parallel_then_leave_each_ipu() -> None:
 def test_workspace_when_phases_are_apart_then_holds_the_weights_of_one(
     liveness: str, num_held: int
 ) -> None:
-    """Next to its weights a layer holds its result before and after tanh, and maybe its input."""
+    """Beside its weights, a layer holds its result before and after tanh, perhaps its input."""
     plan = serial(liveness, is_training=False)
     arrived = ITEM if liveness == "OffChipAfterEachPhase" else 0
     expected = num_held * (WEIGHT + arrived) + ITEM

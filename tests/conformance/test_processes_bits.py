@@ -26,7 +26,7 @@ ALL = tuple(process_training.CASES)
 def train(
     folder: Path, num_processes: int, cases: Mapping[int, Sequence[str]], workers: int = 2
 ) -> list[Any]:
-    """Returns what each process has after training cases, by its number of replicas."""
+    """Returns the results of each process after training all cases, by the number of replicas."""
     arguments = [f"{case}@{local}" for local, names in cases.items() for case in names]
     more = {"POPTORCH_EMU_WORKERS": str(workers), "POPTORCH_EMU_SYSTEM": "mk2-pod64"}
     ended = finish(start(SCRIPT, [str(folder), *arguments], num_processes, 1, more), seconds=900)

@@ -1,4 +1,4 @@
-"""A process that fails: its peers say which one, where and why, soon, and go on without it."""
+"""Failing processes: their peers soon name the process, the place and the reason, and continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUM_TRIES = 3
 
 
 def seen(index: int, folder: Path, otherwise: str = "") -> dict[str, Any]:
-    """Returns what a process saw: `seconds` after the fault, `message`, what came `again`."""
+    """Returns what a process recorded: `seconds` after the fault, `message`, and `again`."""
     path = folder / f"saw_{index}.json"
     assert path.exists(), otherwise
     saw = json.loads(path.read_text())
@@ -41,7 +41,7 @@ def seen(index: int, folder: Path, otherwise: str = "") -> dict[str, Any]:
 
 
 def run(way: str, folder: Path, **more: str) -> list[dict[str, Any]]:
-    """Returns what both processes saw, the culprit too if it can."""
+    """Returns the records of both processes, also of the faulty one if possible."""
     own = FINALIZED if way in SECONDS else {}
     ended = finish(start(SCRIPT, [way, str(folder)], 2, 1, {**own, **more}))
     indices = [0, 1] if way in ("option", "weights", "nan") else [0]
@@ -49,7 +49,7 @@ def run(way: str, folder: Path, **more: str) -> list[dict[str, Any]]:
 
 
 def in_time(attempt: Callable[[Path], float], limit: float, folder: Path) -> bool:
-    """Returns whether one of a few attempts, each in a folder of its own, took less seconds."""
+    """Returns whether one of a few attempts, each in its own folder, was fast enough."""
     for number in range(NUM_TRIES):
         own = folder / str(number)
         own.mkdir()

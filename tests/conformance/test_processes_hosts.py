@@ -34,14 +34,14 @@ ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
 
 def run(arguments: list[str], **more: str) -> str:
-    """Returns what a launcher or a program printed."""
+    """Returns the output of a launcher or a program."""
     done = run_forked(arguments, {**FINALIZED, **more})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def run_fresh(command: list[str], **more: str) -> str:
-    """Returns what a command printed; it and its children are a session, which ends with this."""
+    """Returns the output of a command, which runs in a session that ends with it."""
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -128,7 +128,7 @@ def losing_the_link(tmp_path_factory) -> Iterator[LosingTheLink]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _meanwhile(request: pytest.FixtureRequest) -> None:
-    """The other tests run while processes wait for their timeout, or where there can be none."""
+    """Lets other tests run while processes wait for their timeout."""
     with contextlib.suppress(pytest.skip.Exception):
         request.getfixturevalue("losing_the_link")
 
@@ -267,7 +267,7 @@ tell()
 @feature
 @pytest.mark.parametrize("group", ["made", "own"])
 def test_horovod_when_its_sum_is_the_last_act_then_no_thread_outlives_the_interpreter(group):
-    """A thread that still holds a tensor needs the interpreter, and aborts when that has ended."""
+    """A thread that still holds a tensor aborts if the interpreter has ended before."""
     text = run(
         ["-m", "poptorch_emu.poprun", "--num-instances", "2",
          *FORKED_RUNNER, "-c", SUMS_AT_THE_END, *([group] if group == "own" else [])]

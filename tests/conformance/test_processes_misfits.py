@@ -1,4 +1,4 @@
-"""Processes that do not fit together are refused, each case with a message of its own."""
+"""Processes that do not fit together are refused, with a different message in each case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def started(way: str, folder: Path, **more: str) -> list[Process]:
 
 
 def told(processes: list[Process], folder: Path) -> tuple[str, str]:
-    """Returns what both processes were told."""
+    """Returns the messages in both processes."""
     ended = finish(processes)
     assert all(each.status == 0 for each in ended), "\n".join(each.text for each in ended)
     first, second = results_of(folder, 2)
@@ -30,7 +30,7 @@ def told(processes: list[Process], folder: Path) -> tuple[str, str]:
 
 
 def messages(way: str, folder: Path) -> tuple[str, str]:
-    """Returns what both processes are told."""
+    """Starts two processes, and returns the messages in both."""
     return told(started(way, folder), folder)
 
 
@@ -45,7 +45,7 @@ class Waiting:
 
 @pytest.fixture(scope="module", autouse=True)
 def waiting(tmp_path_factory) -> Iterator[Waiting]:
-    """The other tests run meanwhile."""
+    """Starts the processes early, so that other tests run while they wait."""
     folders = {way: tmp_path_factory.mktemp(way) for way in ("group", "port")}
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

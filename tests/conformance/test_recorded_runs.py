@@ -1,4 +1,4 @@
-"""`emulator.record`: what a file has, when runs are compared with it later or elsewhere."""
+"""`emulator.record`: the contents of a file, and later comparisons with it, also elsewhere."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_record_when_the_model_goes_on_then_the_file_stays_what_it_was(tmp_path)
 
 
 class Failing(torch.nn.Module):
-    """Fails on the host when it runs, after most of its values were made."""
+    """A model that fails on the host after computing most of its values."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ class Translator(nn.Module):
 
 
 class LateMask(nn.Module):
-    """The mask of the second stage is made in the first one, after the second has begun."""
+    """A model whose first stage computes a mask for the second after the second has begun."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class LateMask(nn.Module):
 
 
 class LateStart(nn.Module):
-    """Begins on the last IPU, with inputs alone, and goes through the middle one twice."""
+    """A model that begins on the last IPU, with inputs only, and uses the middle IPU twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_exported_stages_when_entered_again_then_compute_what_plain_pytorch_does
 
 
 class Backwards(nn.Module):
-    """A value of stage 1 is used on IPU 0."""
+    """A model whose last block, on IPU 0, reads a value of stage 1."""
 
     def __init__(self, last: str = "last", ipu: int = 0) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ feature = pytest.mark.feature("poptorch_experimental_addons", fidelity="exact")
 
 
 class Exchanging(torch.nn.Module):
-    """An exchange of a parameter that each replica has of its own, and its sum of squares."""
+    """An exchange of a parameter that differs between replicas, and the result's sum of squares."""
 
     def __init__(self, values: torch.Tensor, exchange: Callable[..., Any]) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ IDS = [grouping[0].name for grouping in GROUPINGS]
 
 
 class Scaled(nn.Module):
-    """A grouped matrix before a layer that all replicas share."""
+    """A grouped matrix, followed by a layer that all replicas share."""
 
     def __init__(self, num_groups: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def _options(replicas: int = REPLICAS, accumulation: int = 1):
 
 
 def _expected(model, groups, make_optimizer, batches, accumulation):
-    """Trains one tensor a group in plain PyTorch; returns the losses."""
+    """Trains one tensor for each group in plain PyTorch; returns the losses."""
     slices = [nn.Parameter(value.clone()) for value in model.weight.detach()]
     optimizer = make_optimizer(torch.optim, [*slices, *model.layer.parameters()])
     losses = []
@@ -218,7 +218,7 @@ def test_clipping_when_grouped_then_refused() -> None:
 
 
 class Again(Scaled):
-    """Has a second name for its grouped matrix."""
+    """A model with a second name for its grouped matrix."""
 
     def __init__(self, num_groups: int) -> None:
         super().__init__(num_groups)

@@ -27,7 +27,7 @@ def aliased() -> dict[str, types.ModuleType]:
 
 @pytest.fixture
 def process(monkeypatch):
-    """Puts back what `install` and the runner change in this process."""
+    """Restores everything that `install` and the runner change in this process."""
     monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     monkeypatch.setattr(sys, "argv", sys.argv[:])
     monkeypatch.setattr(sys, "path", sys.path[:])

@@ -22,7 +22,7 @@ X, Y = torch.linspace(-1, 1, 8).reshape(4, 2), torch.ones(4, 1)
 
 @poptorch.BlockFunction("function", ipu_id=0)
 def doubled(value: torch.Tensor) -> torch.Tensor:
-    """Doubles."""
+    """Returns twice its argument."""
     return value * 2
 
 

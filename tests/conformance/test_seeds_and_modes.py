@@ -15,7 +15,7 @@ class Random(nn.Module):
 
 
 class Dropped(nn.Module):
-    """Returns what dropout leaves of ones times a weight; its gradient shows the mask again."""
+    """Applies dropout to a weight times its input, so that the gradient shows the mask again."""
 
     def __init__(self, size: int = 64) -> None:
         super().__init__()

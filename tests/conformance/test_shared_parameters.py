@@ -16,7 +16,7 @@ import poptorch_emu as poptorch
 
 
 class Step(nn.Module):
-    """A part that others may have too, with a buffer that counts the calls."""
+    """A module that other models may share, with a buffer that counts its calls."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def test_shallow_copy_of_a_wrapped_model_then_wrapped_until_the_model_is_destroy
 
 
 class WithLock(Linear):
-    """Drops a lock, which can't be pickled."""
+    """A model with a lock, which it leaves out when it is pickled."""
 
     def __init__(self) -> None:
         super().__init__()

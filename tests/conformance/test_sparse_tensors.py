@@ -1,4 +1,4 @@
-"""Sparse tensors are refused with the line and the way out, wherever they come from."""
+"""Sparse tensors are refused with the line and a way out, whatever creates them."""
 
 from __future__ import annotations
 

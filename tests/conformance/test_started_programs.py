@@ -19,7 +19,7 @@ FOLDER = Path(aliases.__file__).with_name("started")
 
 
 def sitecustomize() -> ModuleType:
-    """Returns the module that started programs run, under another name: it installs nothing."""
+    """Imports the module of started programs under another name, so that it installs nothing."""
     spec = importlib.util.spec_from_file_location("started_names", FOLDER / "sitecustomize.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,7 +28,7 @@ def sitecustomize() -> ModuleType:
 
 
 def started(code: str, *places: object) -> str:
-    """Returns what a program prints that finds modules in `places` first."""
+    """Returns the output of a program that searches modules in `places` first."""
     paths = os.pathsep.join([str(FOLDER), *map(str, places), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""Buffers, parameters and modules that forward is the first to make (semantics.md 8.2)."""
+"""Buffers, parameters and modules that are created in forward (semantics.md 8.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that look at values, in a form that does not (semantics.md 12.1, ops-coverage.md 3)."""
+"""Functions that read values, in a form that does not (semantics.md 12.1, ops-coverage.md 3)."""
 
 from __future__ import annotations
 

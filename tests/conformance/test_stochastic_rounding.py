@@ -23,7 +23,7 @@ def rounding(*, is_on: bool = True, **settings) -> poptorch.Options:
 
 
 def assert_unbiased(draws: torch.Tensor, exact: float) -> None:
-    """Draws take two neighbouring values whose mean is `exact`, within five standard errors."""
+    """Checks that draws take two neighbouring values with the mean `exact` (5 standard errors)."""
     values = draws.unique().double()
     assert len(values) == 2, values
     step = (values[1] - values[0]).item()

@@ -16,7 +16,7 @@ ROWS = 2
 
 
 class TwoStages(torch.nn.Module):
-    """A pipeline of two IPUs that returns something from each."""
+    """A pipeline of two IPUs that returns a value from each IPU."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""`enableSyntheticData` (api.md 7.5, 8.6): the device makes its own inputs."""
+"""`enableSyntheticData` (api.md 7.5, 8.6): the device generates its inputs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tensor subclasses that are made inside of forward (semantics.md 12.1)."""
+"""Tensor subclasses that are created in forward (semantics.md 12.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = torch.randn(3, 4)
 
 
 class Flagged(torch.Tensor):
-    """Made of nothing, as a state that is not there yet."""
+    """A subclass without elements, like a state that is not initialised."""
 
     @staticmethod
     def __new__(cls, *args: Any, is_first: bool = False, **kwargs: Any):
@@ -29,7 +29,7 @@ class Flagged(torch.Tensor):
 
 
 class State(torch.Tensor):
-    """Made by the constructor."""
+    """A subclass that is created by its constructor."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, factor: float = 1.0):
@@ -42,7 +42,7 @@ class State(torch.Tensor):
 
 
 class Detached(torch.Tensor):
-    """Made without a gradient."""
+    """A subclass that is created without a gradient."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor):
@@ -50,7 +50,7 @@ class Detached(torch.Tensor):
 
 
 class Seen(torch.Tensor):
-    """Made by a view, with a function of its own around all operations."""
+    """A subclass that is created by a view, and wraps all operations."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor):
@@ -126,7 +126,7 @@ def test_pytorch_when_the_trace_ends_then_is_as_before() -> None:
 
 
 class Spiking(nn.Module):
-    """A leaky membrane whose state is a subclass until it is known how large it is."""
+    """A leaky membrane, whose state is a subclass until its size is known."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tensors, seeds and copies that no device can take: the error says why, and the way out."""
+"""Tensors, seeds and copies without values: the error names the reason and a way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of PyTorch's own optimisers: trained here, it goes on here and in plain PyTorch."""
+"""The state of PyTorch's own optimisers: training can continue here or in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(model, optimizer, data, opts=None):
 
 
 def uninterrupted(start, make, data, opts=None):
-    """Returns a copy of the model, trained on all of `data` in one go."""
+    """Returns a copy of the model, trained on all of `data` without interruption."""
     model = copy.deepcopy(start)
     train(model, make(model.parameters()), data, opts).destroy()
     return model

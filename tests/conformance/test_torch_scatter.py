@@ -141,7 +141,7 @@ def test_message_passing_network_when_trained_then_equals_the_plain_loop() -> No
 
 
 def test_spline_convolution_when_trained_then_the_packages_autograd_is_asked() -> None:
-    """An operator without an ATen form."""
+    """The operator has no ATen form."""
     spline = pytest.importorskip("torch_spline_conv")
     pseudo, weight = torch.rand(EDGES, 2), torch.randn(25, WIDTH, 3)
     x = torch.randn(EDGES, WIDTH)

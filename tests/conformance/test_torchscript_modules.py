@@ -22,7 +22,7 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
 class Flow(nn.Module):
-    """Has a loop and a branch that TorchScript keeps."""
+    """A module with a loop and a branch, which TorchScript keeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Flow(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """TorchScript keeps its weights in a list, too."""
+    """A recurrent module, whose weights TorchScript keeps in a list, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Normal(nn.Module):
 
 
 class Parallel(nn.Module):
-    """Starts tasks of TorchScript, which has threads for them."""
+    """A module that starts tasks of TorchScript, which run in threads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ class Run:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Returns what was said of the host; the compiler says that `order` is a constant."""
+    """Returns the warnings about the host; the compiler also warns that `order` is a constant."""
     return [r.getMessage() for r in caplog.records if r.name == "poptorch::python"]
 
 

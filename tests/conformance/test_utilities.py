@@ -1,4 +1,4 @@
-"""Profiling, testing, printing and the internals programs touch: sections 1, 20 and 21."""
+"""Profiling, testing, printing and internals that programs use: sections 1, 20 and 21."""
 
 import gc
 import json
@@ -42,7 +42,7 @@ def test_allclose_when_a_leaf_is_no_tensor_then_raises():
 
 class Worker:
     def add(self, a: int, b: int = 0) -> int:
-        """Adds."""
+        """Returns the sum."""
         return a + b
 
 
@@ -97,7 +97,7 @@ def test_access_attributes_when_not_text_then_refuses():
 
 
 class Inspected(torch.nn.Module):
-    """Calls a function on its input and on a result while it is traced."""
+    """A model that calls a function on its input and on a result during the trace."""
 
     def __init__(self, look):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checks of values in forward pass or end the program: they are left out, and decide nothing."""
+"""Checks of values in forward: they pass or end the program, so the trace may omit them."""
 
 from __future__ import annotations
 

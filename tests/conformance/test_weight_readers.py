@@ -1,4 +1,4 @@
-"""Readers of trained weights that bypass attributes in Python: they get the newest ones."""
+"""Readers of trained weights that bypass Python attributes receive the newest weights."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ READERS: dict[str, Callable[[Model], torch.Tensor]] = {
 
 
 def trained() -> tuple[Model, Callable[[], None], Model]:
-    """Returns a model that trains on the device, what trains it further, and its twin."""
+    """Returns a model that trains on the device, a function that trains it further, and a copy."""
     torch.manual_seed(1)
     model, twin = WithLoss(Model()), WithLoss(Model())
     twin.load_state_dict(model.state_dict())

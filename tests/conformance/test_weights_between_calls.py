@@ -32,7 +32,7 @@ class Classifier(nn.Module):
 
 
 class Tied(nn.Module):
-    """Words in and words out by the same matrix, which two stages use."""
+    """Word embeddings and output scores with the same matrix, in two stages."""
 
     def __init__(self) -> None:
         super().__init__()

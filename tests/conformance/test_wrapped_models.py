@@ -32,7 +32,7 @@ X = torch.ones(1, 2)
 
 
 class Around(nn.Module):
-    """A module that a subclass of the executor traces around the user's."""
+    """A module around the user's model, which a subclass of the executor traces."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def trained() -> tuple[Tied, poptorch.PoplarExecutor]:
 
 @pytest.fixture
 def expected() -> dict[str, torch.Tensor]:
-    """Returns the state after the same step in plain PyTorch; asked for before `trained`."""
+    """Returns the state after the same step in plain PyTorch; requested before `trained`."""
     state = torch.get_rng_state()
     model = Tied()
     torch.set_rng_state(state)

@@ -1,4 +1,4 @@
-"""Environment variables with values that mean nothing: each is named, in an error or a warning."""
+"""Environment variables with meaningless values: an error or a warning names each of them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def connect() -> None:
 
 
 def import_keras() -> None:
-    """Runs a program, since Keras reads its backend once."""
+    """Runs a program, because Keras reads its backend only once."""
     if importlib.util.find_spec("keras") is None:
         pytest.skip("There is no Keras here.")
     code = "import poptorch_emu.keras.keras_version as it; it.check_installed()"

@@ -25,7 +25,7 @@ def options() -> poptorch.Options:
 
 
 def changed(change):
-    """Returns a function that applies `change` to its argument and returns two readings of it."""
+    """Returns a function that changes its argument and reads it, also by an earlier view."""
 
     def function(x):
         before = x[0]

@@ -61,7 +61,7 @@ CASES = [
 
 
 def options_of(setting: Setting, strategy: str, recompute: int, off_chip: bool, cut: bool):
-    """Returns options that ask for all of it."""
+    """Returns options with all of these features."""
     options = setting.options()
     STRATEGIES[strategy](options)
     options._Popart.set("autoRecomputation", recompute)

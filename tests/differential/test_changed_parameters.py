@@ -47,7 +47,7 @@ class Decayed(Model):
 
 
 class Masked(Model):
-    """Assigns what it has changed in place, as `weight.data *= mask` does in Python."""
+    """Assigns a parameter that it has changed in place, as `weight.data *= mask` does in Python."""
 
     def change_before(self) -> None:
         self.layer.weight.data *= torch.ones(2, 4, device=self.layer.weight.device).tril()

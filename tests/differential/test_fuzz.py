@@ -1,4 +1,4 @@
-"""A few seeds of each kind of random check; `make fuzz` tries as many as there is time for."""
+"""A few seeds of each kind of random check; `make fuzz` tries more for as long as it may run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training equals the plain loop where code of the user adds to `.grad` of parameters itself."""
+"""Training equals the plain loop, even if user code adds to the `.grad` of parameters itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X, Y = torch.randn(ROWS, 3), torch.randn(ROWS, 3)
 
 
 class Again(torch.autograd.Function):
-    """Computes a module again in backward, and gives its parameters their gradients by `give`."""
+    """Recomputes a module in backward, and assigns its parameters' gradients by `give`."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, module: nn.Module, give: Callable) -> torch.Tensor:
@@ -155,7 +155,7 @@ def test_module_when_computed_again_with_several_batches_and_scaling_then_is_tra
 
 
 class Reversible(torch.autograd.Function):
-    """Halves that are added to each other; backward computes the inputs from the outputs."""
+    """Halves that are added to each other, so that backward recomputes inputs from outputs."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, f: nn.Module, g: nn.Module) -> torch.Tensor:
@@ -187,7 +187,7 @@ def reversible(model: Model, x: torch.Tensor) -> torch.Tensor:
 
 
 class Nest(nn.Module):
-    """Computes a module again, and as it is."""
+    """Uses a module both recomputed and as it is."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

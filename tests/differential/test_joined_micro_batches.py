@@ -197,7 +197,7 @@ def test_outputs_of_inference_when_joined_then_are_gathered_by_their_mode(
 
 
 class Written(nn.Module):
-    """Counts its calls, which the next micro-batch reads."""
+    """A model that counts its calls; the next micro-batch reads the counter."""
 
     def __init__(self) -> None:
         super().__init__()

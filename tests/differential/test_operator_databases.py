@@ -1,4 +1,4 @@
-"""A fixed tenth of PyTorch's operator and module databases; `make test-ops` asks all of them."""
+"""A fixed tenth of PyTorch's operator and module databases; `make test-ops` tests all entries."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CASES = [
 
 
 def sharded(options: poptorch.Options, kinds: tuple[str, ...], min_elements: int | None = 0):
-    """Returns `options` after asking that tensors of these kinds are cut over the replicas."""
+    """Returns `options` with sharding of these kinds of tensors."""
     for kind in kinds:
         location = poptorch.TensorLocationSettings().useReplicatedTensorSharding(True)
         if min_elements is not None:

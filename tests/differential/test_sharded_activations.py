@@ -1,4 +1,4 @@
-"""Replicated tensor sharding of activations: what is the same on all replicas, and only that."""
+"""Sharding of activations: only activations that are equal on all replicas are sharded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Positions(torch.nn.Module):
 
 
 class OfInput(Positions):
-    """The table depends on the data of the replica."""
+    """A layer whose table depends on the replica's data."""
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.table * x.sum())
@@ -53,7 +53,7 @@ class Random(Positions):
 
 
 class Written(Positions):
-    """The table depends on a buffer that each replica changes on its own."""
+    """A layer whose table depends on a buffer that each replica changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Written(Positions):
 
 
 class FromHost(Positions):
-    """The host may answer each replica something else."""
+    """A layer whose table comes from the host, which may return another one for each replica."""
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         answer = poptorch.CPU(lambda table: table + 1, "host")(self.table.detach())
@@ -73,14 +73,14 @@ class FromHost(Positions):
 
 
 class Looped(Positions):
-    """Computed in a loop of the device, which reads the weight from outside."""
+    """A layer whose table is computed in a loop of the device that reads the weight."""
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         return poptorch.for_loop(3, lambda value: torch.tanh(value + self.table), [self.table])[0]
 
 
 def options_of(setting: Setting, strategy: str, is_cut: bool, off_chip: bool = False):
-    """Returns options under which nothing is computed again."""
+    """Returns options without recomputation."""
     options = setting.options()
     make = getattr(poptorch, f"{strategy}Execution")
     options.setExecutionStrategy(make(poptorch.AutoStage.SameAsIpu))

@@ -94,7 +94,7 @@ def train(family: str, *changes: Change, setting: Setting = SETTING) -> list[tor
 
 
 def train_plain(family: str, setting: Setting = SETTING) -> list[torch.Tensor]:
-    """Returns the same of the plain PyTorch loop."""
+    """Returns the losses and the weights of the plain PyTorch loop."""
     torch.manual_seed(3)
     model = FAMILIES[family].make(STAGES)
     batches = [FAMILIES[family].batch(2 * setting.num_micro_batches) for _ in range(2)]

@@ -28,7 +28,7 @@ def train(
     *changes: Change,
     setting: Setting = SETTING,
 ) -> list[torch.Tensor]:
-    """Returns what two calls return, and the weights after them."""
+    """Returns the results of two calls, and the weights after them."""
     options = setting.options().autoRoundNumIPUs(True)
     emulator.set_schedule(options, schedule)
     for change in changes:

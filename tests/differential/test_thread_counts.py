@@ -1,4 +1,4 @@
-"""An LSTM on one virtual IPU, whose operations may have all threads, has the same bits on any."""
+"""An LSTM on one virtual IPU, which may use all threads, has the same bits for any number."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _switch_dropout_off(config: Any) -> None:
 
 
 def assert_near(actual: Any, expected: Any) -> None:
-    """Compares; sums in float32 are taken in another order in places."""
+    """Compares results, although some float32 sums are in another order."""
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
@@ -81,7 +81,7 @@ def test_one_training_step_equals_plain_pytorch(case):
 
 
 class ByPosition(nn.Module):
-    """Takes words and labels by position."""
+    """A model whose words and labels are positional arguments."""
 
     def __init__(self, wrapped: Wrapped) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Code of the user that takes part in backward: functions, hooks, modes (beyond PopTorch)."""
+"""User code in backward: functions, hooks, modes (beyond PopTorch)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Factories(torch.autograd.Function):
-    """Makes tensors in backward without naming a device."""
+    """A function whose backward creates tensors without naming a device."""
 
     @staticmethod
     def forward(ctx, x):
@@ -47,7 +47,7 @@ class Factories(torch.autograd.Function):
 
 
 class OfModule(torch.autograd.Function):
-    """Reads a parameter of the module in backward."""
+    """A function whose backward reads a parameter of the module."""
 
     @staticmethod
     def forward(ctx, x, module):

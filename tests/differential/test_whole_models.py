@@ -1,4 +1,4 @@
-"""Whole models as people write them: three training steps and inference equal plain PyTorch."""
+"""Typical whole models: three training steps and inference equal plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and print what they say."""
+"""The examples in docstrings run, and print the output that is written below them."""
 
 import ast
 import doctest
@@ -23,7 +23,7 @@ def module_of(path: Path) -> str:
 
 
 def failures_of(docstring: str, name: str) -> str:
-    """Returns what differs, in words; "" if nothing does."""
+    """Returns a description of the differences, or "" if there are none."""
     found: list[str] = []
     test = doctest.DocTestParser().get_doctest(docstring, dict(GIVEN), name, name, 0)
     doctest.DocTestRunner(optionflags=FLAGS).run(test, out=found.append)
@@ -58,7 +58,7 @@ def test_example_when_it_runs_then_it_prints_what_it_says(
 
 
 def test_examples_then_the_ways_in_have_one() -> None:
-    """The functions and classes that a first program meets."""
+    """The functions and classes that a first program uses have an example."""
     wanted = {"trainingModel", "inferenceModel", "DataLoader", "Block", "for_loop", "SGD"}
     assert wanted <= {example.values[1].rpartition(".")[2] for example in EXAMPLES}
 

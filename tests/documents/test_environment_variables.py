@@ -128,7 +128,7 @@ def test_variables_of_the_page_then_each_is_listed_once(listed) -> None:
 
 
 def test_reader_when_variables_are_read_in_several_ways_then_finds_all() -> None:
-    """The test above would pass if this reader were blind."""
+    """Without this test, a reader that finds nothing would pass the test above."""
     source = """
 import os
 A, B = "A_1", "B_1"

@@ -94,7 +94,7 @@ def test_constants_then_change_a_row_as_the_file_says(benchmarks, captured, line
 
 
 def test_settings_then_change_a_row_as_the_file_says(benchmarks) -> None:
-    """Of one row, whose other setting is traced in a moment."""
+    """The test predicts one row, whose other setting is traced quickly."""
     (setting,) = (
         setting
         for setting in benchmarks["time_rows"].OTHER_SETTINGS
@@ -117,7 +117,7 @@ def test_files_then_have_every_row(benchmarks) -> None:
 
 @pytest.mark.parametrize("row", rows_of("memory").values(), ids=lambda row: row["row"])
 def test_verdicts_then_do_not_contradict_what_was_published(row) -> None:
-    """A model that fitted is not said not to fit, and the other way round."""
+    """A model that is known to fit must be predicted to fit, and the other way round."""
     allowed = {"fits": ("fits", "close"), "does not fit": ("does not fit", "close")}
     assert row["predicted"] in allowed[row["published"]]
 

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, and the runs in benchmarks/results that they are made from."""
+"""The tables of docs/performance.md, and the runs in benchmarks/results behind them."""
 
 import csv
 import importlib.util

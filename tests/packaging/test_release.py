@@ -1,4 +1,4 @@
-"""The version stands in one place, and the changelog goes by it."""
+"""The version is stored in one place, and agrees with the changelog."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The sdist holds what is tracked, and nothing that happens to lie about."""
+"""The sdist contains the tracked files, and no other files of the folder."""
 
 import shutil
 import subprocess

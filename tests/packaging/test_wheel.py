@@ -1,7 +1,7 @@
-"""A wheel, installed where there is nothing of the source tree, runs.
+"""A wheel runs when it is installed without the source tree.
 
-`make test-wheel` gives one that was made from the sdist; without it one is built here from the
-objects of the last build in place, of which ninja compiles again what is older than its source.
+`make test-wheel` builds the wheel from the sdist. Otherwise a wheel is built here from the objects
+of the last build in place, and ninja compiles the outdated ones again.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ runpy.run_module("poptorch_emu", run_name="__main__", alter_sys=True)
 
 
 def _run(*command: object, cwd: Path) -> str:
-    """Returns what a command prints, run where no variable leads to the source tree."""
+    """Returns the output of a command, without variables that lead to the source tree."""
     hidden = ("PYTHON", "POPTORCH", "POPLAR")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
     # The first ninja on the path is that of the build in place, because another would not know its

@@ -1,4 +1,4 @@
-"""Loops that a device cannot run: each says so, nothing is lost, and the next run works."""
+"""Loops that a device cannot run: the error names the reason, and the next run works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Program:
             self.train = programs.step(self.model, self.optimizer)
 
     def run(self, count: int) -> list[float]:
-        """Trains, and returns the losses."""
+        """Trains the model, and returns the losses."""
 
         def loop():
             for _ in range(count):
@@ -45,7 +45,7 @@ class Program:
         return list(self.queue.dequeue().numpy())
 
     def check_next(self, first: int = 0, count: int = 3) -> None:
-        """Checks that it trains as if nothing had been before, with the elements from the first."""
+        """Checks that the program trains from the first element, as if nothing had run before."""
         eager = models.mlp()
         batches = [[each] for each in programs.batches_of(first + count)[first:]]
         wanted = programs.eager_losses(eager, keras.optimizers.SGD(0.1), batches)
@@ -107,7 +107,7 @@ def test_batches_when_of_another_shape_then_are_refused_where_they_are_read() ->
 
 
 def test_elements_when_not_of_the_shape_that_was_said_then_the_run_is_refused() -> None:
-    """A function of Python may break its own word."""
+    """A Python function may yield another shape than it has declared."""
     sizes = iter([4, 4, 3, 4, 4])
 
     def make(_):

@@ -1,4 +1,4 @@
-"""Calls of the engine that fail half way: the updates that were made count, and all agree."""
+"""Calls of the engine that fail: completed updates count, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEAR = 2e-6
 
 
 def strategy() -> ipu.ipu_strategy.IPUStrategy:
-    """Returns one whose device stops at infinite numbers."""
+    """Returns a strategy whose device stops at infinite numbers."""
     config = ipu.config.IPUConfig()
     config.auto_select_ipus = 1
     behaviour = config.floating_point_behaviour
@@ -113,7 +113,7 @@ def test_fit_when_an_execution_fails_then_the_updates_before_count(accumulation:
 
 
 def test_loop_when_its_reader_is_interrupted_then_what_ran_counts(monkeypatch) -> None:
-    """Ctrl-C while the host takes results: the engine has made all its updates by then."""
+    """Ctrl-C comes while the host reads results, after the engine has completed all updates."""
     of_ipu = strategy()
     with of_ipu.scope():
         model, optimizer = models.mlp(), keras.optimizers.SGD(0.1, momentum=0.9)

@@ -1,4 +1,4 @@
-"""More programs than there are IPUs: those that do not run lend theirs."""
+"""More programs than IPUs: programs that do not run lend their IPUs."""
 
 from __future__ import annotations
 

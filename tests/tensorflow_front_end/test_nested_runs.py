@@ -1,4 +1,4 @@
-"""Functions that run within others, or within the data of others: none waits for ever."""
+"""Functions that run within others, or within the data of others: none of them waits forever."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_function_when_run_within_another_then_is_refused_and_the_next_run_works
 
 
 def test_function_when_run_while_a_graph_is_built_then_is_refused() -> None:
-    """The graph would hold the result of one run for ever."""
+    """The graph would contain the result of a single run."""
     strategy = programs.strategy()
 
     @tf.function(autograph=False)

@@ -42,7 +42,7 @@ FUNCTIONS = {
 
 
 def results(value, array):
-    """Returns what all operators say, in both orders."""
+    """Returns the results of all operators, in both orders of the operands."""
     found = {}
     for name in OPERATORS:
         function = getattr(operator, name)

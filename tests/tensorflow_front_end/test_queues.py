@@ -23,7 +23,7 @@ Mode = ipu.ipu_outfeed_queue.IPUOutfeedMode
 
 
 def squares(strategy, queue, count: int = 5, form=lambda x: x):
-    """Sends squares of numbers that the IPU reads."""
+    """Sends the squares of the numbers that the IPU reads."""
     numbers = tf.data.Dataset.range(10**6).map(lambda x: tf.cast(x, tf.float32))
     with strategy.scope():
         iterator = iter(numbers)

@@ -1,4 +1,4 @@
-"""Functions that were imitated once, beside TensorFlow: ties, NaN, empty axes, and borders."""
+"""Functions with special cases, compared with TensorFlow: ties, NaN, empty axes, and borders."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_fit_when_the_scale_is_fixed_then_trains_as_without() -> None:
 
 
 def test_fit_when_the_policy_is_mixed_then_the_scale_of_the_program_is_the_only_one() -> None:
-    """Keras 2 wrapped no optimizer that was wrapped already."""
+    """Keras 2 did not wrap an optimiser that the program had wrapped."""
     models.use_ipus(1)
     x, labels = models.data()
     before = keras.mixed_precision.global_policy()

@@ -19,7 +19,7 @@ Values = dict[tuple[str, str, int], np.ndarray]
 
 
 def written(folder: Path) -> Values:
-    """Returns the values in a folder by the part of the run, their tag and their step."""
+    """Returns the values in a folder by part of the run, tag and step."""
     found = {}
     for path in folder.rglob("events.out.tfevents.*"):
         for record in tf.data.TFRecordDataset(str(path), buffer_size=2**20):

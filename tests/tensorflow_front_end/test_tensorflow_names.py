@@ -111,7 +111,7 @@ PROGRAM = f"import sys\n{THREADS}{IMPORTS}print('names are there')\n{REFUSED}"
 
 @pytest.fixture(scope="module")
 def by_the_runner() -> subprocess.CompletedProcess[str]:
-    """One program, since TensorFlow takes seconds to import."""
+    """Runs one program for all tests, because TensorFlow takes seconds to import."""
     return run(PROGRAM)
 
 
@@ -178,7 +178,7 @@ def test_extra_when_it_is_not_installed_then_is_missed_by_who_imports_it_alone(n
 @pytest.mark.parametrize("use", ["Session()", "InteractiveSession()", "disable_v2_behavior()"])
 @pytest.mark.parametrize("is_imported", [False, True], ids=["named", "imported"])
 def test_program_of_tensorflow_1_then_the_way_out_is_said(is_imported: bool, use: str) -> None:
-    """The module that is imported may be another one than the attribute of TensorFlow."""
+    """The imported module may differ from the attribute of TensorFlow."""
     programs.strategy()
     old = importlib.import_module("tensorflow.compat.v1") if is_imported else tf.compat.v1
     with pytest.raises(Error, match="is of TensorFlow 1.*IPUStrategy.run or fit"):

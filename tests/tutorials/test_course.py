@@ -29,7 +29,7 @@ def placed(ipu_of_layer: Callable[[int], int]) -> nn.Module:
 
 
 class InBlocks(course.Layers):
-    """Opens blocks in `forward`, as one may also do."""
+    """A model that opens its blocks in `forward`, which is also allowed."""
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         for number, layer in enumerate(self.layers):

@@ -1,4 +1,4 @@
-"""The tutorial on custom operators, run as a script: both languages train as plain PyTorch does."""
+"""The tutorial on custom operators as a script: both languages train like plain PyTorch."""
 
 from __future__ import annotations
 

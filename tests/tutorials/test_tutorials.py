@@ -84,7 +84,7 @@ def test_notebook_then_has_the_cells_of_its_source_and_their_output(source: Path
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_notebook_then_shows_a_table_of_the_emulator_and_a_picture(source: Path) -> None:
-    """Values of the emulator give a notebook a table in HTML and a picture; none is printed."""
+    """Emulator values appear in a notebook as an HTML table and a picture, not as text."""
     notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))
     kinds = {
         kind
@@ -103,7 +103,7 @@ def test_notebook_then_shows_a_table_of_the_emulator_and_a_picture(source: Path)
 def test_notebook_when_its_source_changes_then_the_tool_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tutorial of two cells is made, found right, changed, and found wrong."""
+    """A tutorial of two cells is created and accepted, then changed and refused."""
     tool = notebook_tool()
     source = tmp_path / "tiny" / "tiny.py"
     source.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Imports only go down, in no circle; in C++ likewise. Files and functions stay short.
+"""Imports only go down, without circles, in Python and C++. Files and functions stay short.
 
 Each test looks at all files and tells of each that breaks its rule.
 """
@@ -280,7 +280,7 @@ def test_cpp_when_read_then_only_bindings_know_python() -> None:
 
 
 def python_functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yields each function and its lines, without those of its docstring."""
+    """Yields each function and its number of lines, without its docstring."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first, length = node.body[0], node.end_lineno - node.lineno + 1
@@ -297,7 +297,7 @@ CPP_SPACES = re.compile(
 
 
 def cpp_functions(text: str) -> Iterator[tuple[str, int]]:
-    """Yields roughly each function and its lines: outermost braces, but for types and spaces."""
+    """Yields, roughly, each function and its lines: the outermost braces, except of types."""
     text = CPP_WORDS.sub(lambda match: "\n" * match[0].count("\n"), text)
     opened: list[tuple[str, int]] = []
     for match in re.finditer(r"[{}]", text):

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def build_with(stub: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Returns the end of a build in `folder`, before which Python runs the code `stub`."""
+    """Returns the last output of a build in `folder`; Python runs the code `stub` before it."""
     code = f"{stub}\nimport runpy\nrunpy.run_path('setup.py', run_name='__main__')"
     folders = ["--build-temp", str(folder / "objects"), "--build-lib", str(folder / "result")]
     arguments = ["-c", code, "-q", "build_ext", *folders]

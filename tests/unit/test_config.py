@@ -1,4 +1,4 @@
-"""The algebra of batches, by dealing the micro-batches out one by one."""
+"""The algebra of batches, checked by distributing the micro-batches one by one."""
 
 from __future__ import annotations
 

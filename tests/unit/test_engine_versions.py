@@ -21,7 +21,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 
 @pytest.fixture(scope="module")
 def loader() -> ModuleType:
-    """The module that finds the engine, which the engine itself stands for in the package."""
+    """Returns the module that finds the engine, and that the engine replaces in the package."""
     spec = importlib.util.spec_from_file_location("loader_of_engines", FOLDER / "_C.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""A name that is nearly right is answered with the right one, wherever names are looked up."""
+"""Errors for unknown names suggest a similar name, for every kind of name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site: what its API reference lists, its index, and the check of its links."""
+"""The documentation site: the names in its API reference, its index, and the check of its links."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""Tensors in containers: found in a fixed order, replaced without touching anything else."""
+"""Tensors in containers: found in a fixed order, and replaced without other changes."""
 
 import collections
 import dataclasses
@@ -50,7 +50,7 @@ class GraphParser(structure.ICustomArgParser):
 
 
 class FirstOnlyParser(structure.ICustomArgParser):
-    """Sees one tensor of anything."""
+    """A parser that finds one tensor in any object."""
 
     def yieldTensors(self, struct):
         yield torch.tensor(99)
@@ -164,7 +164,7 @@ def tree(depth=3):
 
 
 def plant(value, count):
-    """Replaces each "tensor" by the next number as a tensor: a walk of its own."""
+    """Replaces each "tensor" by a tensor with the next number, independently of `structure`."""
     if value == "tensor":
         return torch.tensor(next(count))
     if isinstance(value, dict):
@@ -266,7 +266,7 @@ def test_as_list_then_unpacks_lists_and_tuples_only(result, expected):
 
 
 class Store:
-    """Knows the object that holds it, as storages of torch_geometric do."""
+    """An object with a reference to its holder, like the storages of torch_geometric."""
 
     def __init__(self, parent, **values):
         self.parent, self.values = weakref.ref(parent), values
@@ -283,7 +283,7 @@ class Slotted:
 
 
 class Guarded:
-    """Cannot be made or changed by its own methods."""
+    """An object that its own methods can neither create nor change."""
 
     def __new__(cls, value, _):
         return super().__new__(cls)

@@ -37,7 +37,7 @@ def sources() -> dict[Path, Nodes]:
 
 
 def statements(path: Path) -> list[ast.stmt]:
-    """Returns what stands in no other statement of a file."""
+    """Returns the statements of a file that are in no other statement."""
     tree = sources()[path][0]
     assert isinstance(tree, ast.Module)
     return tree.body
@@ -48,7 +48,7 @@ def is_private(name: str) -> bool:
 
 
 def dotted(node: ast.AST) -> list[str]:
-    """Returns the parts of `a.b.c`, or none if something else is asked for an attribute."""
+    """Returns the parts of `a.b.c`, or nothing for another expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -111,7 +111,7 @@ def own_attributes(path: Path) -> set[str]:
 
 
 def patched_attributes() -> set[str]:
-    """Returns what is replaced while something runs: `patched(holder, name=value)`."""
+    """Returns the names that `patched(holder, name=value)` replaces for a time."""
     return {
         keyword.arg
         for path, nodes in sources().items()
@@ -126,7 +126,7 @@ def patched_attributes() -> set[str]:
 
 
 def private_attributes() -> set[str]:
-    """Returns what is read of objects that are not of the file's own classes, or replaced there."""
+    """Returns private attributes that are read or replaced in objects of other files' classes."""
     return (
         patched_attributes()
         | {

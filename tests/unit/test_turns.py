@@ -51,7 +51,7 @@ def test_locks_when_joined_while_a_thread_waits_then_it_is_served() -> None:
 
 
 def run_beside_a_holder(lock: TurnLock, seconds: float) -> tuple[float, int]:
-    """Forks while another thread holds a lock; returns how long it took, and the child's status."""
+    """Forks while another thread holds a lock; returns the duration, and the child's status."""
     is_held = threading.Event()
 
     def hold() -> None:

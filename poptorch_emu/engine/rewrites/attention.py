@@ -76,7 +76,7 @@ class _Part:
             node = user
         if found is None or not found.keeps_rows or not _is_for_attention(node):
             return None
-        # A dimension of several stretches cannot be a view, so `view` would copy.
+        # If a dimension joins several stretches of memory, it cannot be a view.
         is_strided = all(len(stretches) <= 1 for stretches in found.dims)
         return _Part(select, node, found) if is_strided else None
 

@@ -295,7 +295,7 @@ class Joined:
 
 
 def _entry(values: Any, number: Any) -> Any:
-    """Returns a sequence's entry at a Python number, or a range's at a number on the device."""
+    """Returns the entry of a sequence at `number`, which may be on the device for a range."""
     if not isinstance(number, torch.Tensor):
         return values[number]
     if isinstance(values, range):

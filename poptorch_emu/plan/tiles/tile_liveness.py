@@ -122,7 +122,7 @@ class _State:
         """Allocates the results; an elementwise one may reuse the memory of a dying argument."""
         family = family_of(instruction.node)
         reusable = self._reusable(instruction) if family in _IN_PLACE else 0
-        # The last operand is the base of a view; a rounding reads a generator before its tensor.
+        # The base of a view is the last operand: a rounding first reads its random generator.
         base = list(instruction.reads)[-1:] if family is Family.VIEW else []
         self._saved_bytes = 0
         for output in instruction.outputs:

@@ -26,7 +26,8 @@ from poptorch_emu.schedule.make import ScheduleKind
 from poptorch_emu.schedule.schedule import Port
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 
-# Share of a stage in unknown operations above which the plan is rough, or has no throughput.
+# If operations of unknown cost exceed the first share of a stage, the plan is rough; if they exceed
+# the second one, it has no throughput.
 _ROUGH_SHARE, _UNKNOWN_SHARE = 0.05, 0.2
 
 

@@ -1,4 +1,4 @@
-"""In the debugging log a compilation says which strides were captured wrongly."""
+"""At level DEBUG, a compilation logs the strides that were captured wrongly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAYING = "but PyTorch's kernel for the CPU returns [192, 1, 32, 8]"
 
 
 class Images(nn.Module):
-    """Images channels last, with most kinds of operations on them."""
+    """Channels-last images, with most kinds of operations on them."""
 
     def __init__(self) -> None:
         super().__init__()

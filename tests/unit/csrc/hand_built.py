@@ -1,4 +1,4 @@
-"""Short words for programs that tests build by hand, without the compiler."""
+"""Short functions to build programs by hand in tests, without the compiler."""
 
 from poptorch_emu import _C
 from poptorch_emu.report.profile_file import EventRow

@@ -1,4 +1,4 @@
-"""Inputs that lie where some processors read them by other code, with other bits of products."""
+"""Inputs at addresses for which some processors run other code, with other bits."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sums of single rows, of any shape, size and number of workers, beside dense ones."""
+"""Sums of single rows, for any shape, size and number of workers, compared with dense sums."""
 
 import pytest
 import torch

@@ -11,7 +11,7 @@ CALLS = 20
 
 
 def scaling_engine():
-    """Returns an engine of two workers that multiplies rows by 1e-20, and is busy for a while."""
+    """Returns an engine with two workers that multiplies rows by 1e-20 and takes a while."""
     program, segment = one_segment(num_micro_batches=N)
     add(program, segment, "mul.Tensor", [Reg(0), 1e-20], [1])
     for register in range(2, 7):

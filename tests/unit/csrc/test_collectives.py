@@ -30,7 +30,7 @@ def exchange(program: _C.Program, segment: int, name: str, replicas: int, source
 
 
 def chain(names: list[str], replicas: int, num_micro_batches: int) -> _C.Program:
-    """Returns a program that exchanges its input by each name, doubling it between."""
+    """Returns a program that exchanges its input by each name, and doubles it between exchanges."""
     program = _C.Program()
     segment = program.add_segment("only", 0, MICRO_BATCH)
     program.load_input(segment, 0, program.add_input("x", True))
@@ -121,7 +121,7 @@ def test_exchange_between_another_number_of_replicas_then_error() -> None:
 
 
 class Relayed:
-    """Two stages that exchange twice each, carried out by the network's row."""
+    """Two stages with two exchanges each, which the network's row carries out."""
 
     def __init__(self) -> None:
         program = self.program = _C.Program()

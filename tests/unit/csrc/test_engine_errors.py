@@ -113,7 +113,7 @@ def test_run_after_an_error_then_results_are_right(workers):
 
 
 def failing_update(replicas=1):
-    """Returns `training` with a second input that must be 0 to 3, or its micro-batch fails."""
+    """Returns `training` with a second input; a micro-batch fails unless its value is 0 to 3."""
     program = training(2, replicas=replicas)
     indices = program.add_input("indices", True)
     program.load_input(0, 3, indices)

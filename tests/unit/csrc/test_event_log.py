@@ -1,4 +1,4 @@
-"""The events of calls: whole, in the order of the calls, up to a bound."""
+"""The events of calls: complete and in the order of the calls, up to a limit."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ FLOAT = torch.float32
 
 
 def stash(capacity, actions):
-    """Returns a program whose forward gives x + 1 to a backward on the same IPU, which negates."""
+    """Returns a program that stashes x + 1 in forward; backward on the same IPU negates it."""
     program = _C.Program()
     forward = program.add_segment("forward", 0, MICRO_BATCH)
     backward = program.add_segment("backward", 0, MICRO_BATCH)
@@ -78,7 +78,7 @@ def all_reduce(program, gradient, replicas, *, ipu=0):
 
 
 def gradient_seen(engine, x, windows=1):
-    """Returns what the window segment of `training` gets, by updating w = 0 with lr = -1."""
+    """Returns the gradient in the window segment of `training`, by updating w = 0 with lr = -1."""
     engine.write_variable(0, 0, torch.zeros(1))
     engine.set_scalar(0, -1.0)
     engine.run([x], windows)

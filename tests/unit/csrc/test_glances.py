@@ -1,4 +1,4 @@
-"""Looks at many tensors and dicts at once, against a look at each by Python."""
+"""Checks of many tensors and dictionaries in one call, compared with single checks in Python."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from poptorch_emu import _C
 
 
 def states(tensors):
-    """Returns what Python says of them: the versions, and where their memory is."""
+    """Returns the versions and the addresses of tensors, read by Python."""
     versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
     return versions, [tensor.data_ptr() for tensor in tensors]
 

@@ -1,4 +1,4 @@
-"""Float16 contributions to float32 sums: the bits of casts and additions, whoever comes first."""
+"""Float16 contributions to float32 sums: the bits of casts and additions, in any order."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ N, WINDOWS = 5, 3
 
 
 def summing(view, *, is_mean=False, is_remote=False, replicas=1):
-    """Returns a program that adds up a view of its input and gives each window's sum."""
+    """Returns a program that adds up a view of its input and returns each window's sum."""
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
     program.load_input(segment, 0, program.add_input("x", True))
@@ -36,7 +36,7 @@ def summing(view, *, is_mean=False, is_remote=False, replicas=1):
 
 
 def sums_by_hand(contributions, *, is_mean=False, replicas=1, **_):
-    """Adds up with plain PyTorch what the micro-batches of each window give."""
+    """Adds up the contributions of each window's micro-batches with plain PyTorch."""
     sums = []
     for window in zip(*[iter(contributions)] * (N * replicas), strict=True):
         of_replica = []

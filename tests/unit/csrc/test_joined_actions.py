@@ -1,4 +1,4 @@
-"""Actions of several micro-batches, in programs built by hand: all that is told by micro-batch."""
+"""Actions of several micro-batches, in programs built by hand; results stay separate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PER_WINDOW = JOINED * RUNS
 
 
 def doubling(mode=ALL, period=1):
-    """Returns a program that doubles joined micro-batches, and adds up what it gets."""
+    """Returns a program that doubles joined micro-batches, and adds up its inputs."""
     program = _C.Program()
     segment = program.add_segment("only", 0, MICRO_BATCH)
     program.load_input(segment, 0, program.add_input("x", True))
@@ -66,7 +66,7 @@ def test_pieces_of_joined_micro_batches_then_are_outputs_in_their_order() -> Non
 
 
 def random_numbers(joined: int) -> torch.Tensor:
-    """Returns what each of twelve micro-batches draws, two numbers each."""
+    """Returns the random numbers of twelve micro-batches, two for each."""
     program = _C.Program()
     segment = program.add_segment("only", 0, MICRO_BATCH)
     outputs = []

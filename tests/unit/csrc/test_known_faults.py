@@ -1,4 +1,4 @@
-"""Faults that the engine had once: what was wrong stays right."""
+"""Faults that the engine once had, as regression tests."""
 
 import pytest
 import torch

@@ -35,7 +35,7 @@ _PIECES = st.lists(
 
 
 def check_places(pieces: list[Piece], offsets: list[int], num_bytes: int) -> None:
-    """Compares each pair, and nothing cleverer."""
+    """Checks places by comparing each pair of pieces, the simplest possible way."""
     for index, (birth, death, size) in enumerate(pieces):
         assert offsets[index] % 64 == 0
         assert 0 <= offsets[index] and offsets[index] + size <= num_bytes

@@ -122,7 +122,7 @@ def in_parts_and_read_whole(built: Built) -> None:
 
 
 def gathered(built: Built, *, is_awaited: bool = True) -> None:
-    """The update assigns a part of a variable; then all parts are gathered."""
+    """Adds an update that assigns a part of a variable, and a gather of all parts."""
     variable = built.program.add_variable("v", [2], torch.float32, False)
     in_parts(built)
     built.program.store_variable_shard(built.update, 0, variable)
@@ -145,7 +145,7 @@ def gathered_twice(built: Built) -> None:
 
 
 def each_micro_batch(built: Built) -> None:
-    """The network adds to a sharded sum, which is then put together."""
+    """Lets the network's row add to a sharded sum in each micro-batch, and gather the sum."""
     built.program.shard_accumulator(built.sum)
     adding = built.program.add_segment("adding", 1, MICRO_BATCH)
     built.program.add_link(built.forward, [0], adding, [0], 1)

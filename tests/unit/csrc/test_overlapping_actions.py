@@ -1,4 +1,4 @@
-"""Several micro-batches at once in one segment: when that happens, and that nobody can tell."""
+"""Several micro-batches at once in one segment: the conditions for it, and equal results."""
 
 import itertools
 
@@ -80,7 +80,7 @@ def training():
 
 
 def overlapping(events):
-    """Returns how many pairs of events of one virtual IPU were under way at once."""
+    """Returns how many pairs of events on one virtual IPU overlap."""
     pairs = itertools.combinations(events, 2)
     return sum(a.start_ns < b.end_ns and b.start_ns < a.end_ns for a, b in pairs)
 

@@ -1,4 +1,4 @@
-"""Segments that run once and keep their registers for all who read them, until a weight changes."""
+"""Segments that run once and keep their registers for all readers, until a weight changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNS: list[int] = []
 
 @pytest.fixture(scope="module")
 def counted():
-    """An operator that doubles, and notes in `RUNS` that it ran."""
+    """An operator that doubles, and records its run in `RUNS`."""
     library = torch.library.Library("prepared_tests", "DEF")
     library.define("double(Tensor x) -> Tensor")
 

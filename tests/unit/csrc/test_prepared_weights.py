@@ -1,4 +1,4 @@
-"""Weights that are prepared once a window: made again, in the same memory, when they change."""
+"""Weights that are prepared once for a window, and again in the same memory after a change."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ RUNS: list[int] = []
 
 @pytest.fixture(scope="module")
 def counted():
-    """An operator that doubles, and notes in `RUNS` where its result is."""
+    """An operator that doubles, and records the address of its result in `RUNS`."""
     library = torch.library.Library("prepared_weights", "DEF")
     library.define("double(Tensor x, *, Tensor(a!)? out) -> Tensor(a!)")
 
@@ -70,7 +70,7 @@ def add_update(program, weight, in_place, runners=(0,)):
 
 
 def program_of(form, *, trains=False, in_place=False, dtype=torch.float32):
-    """Returns a program that gives a converted weight, and adds 1 to it in each window."""
+    """Returns a program that outputs a converted weight, and adds 1 to it in each window."""
     program = _C.Program()
     weight = program.add_variable("weight", SHAPES[form], dtype, False)
     if form == IMAGES:
@@ -96,7 +96,7 @@ def program_of(form, *, trains=False, in_place=False, dtype=torch.float32):
 
 
 def run(engine, form, windows=1):
-    """Returns the weight that each micro-batch was given."""
+    """Returns the weight that each micro-batch has read."""
     (values,) = engine.run([torch.cat([ONES[form]] * N * windows)], windows)
     weights = values.split(len(ONES[form]))
     return weights if form == IMAGES else [weight.t() for weight in weights]

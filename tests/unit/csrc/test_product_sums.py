@@ -37,7 +37,7 @@ def summing(
     fails=False,
     is_negated=False,
 ):
-    """Returns a program that adds up dy.t() @ x of N micro-batches and gives each window's sum."""
+    """Returns a program that outputs the sum of dy.t() @ x over each window's N micro-batches."""
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
     program.load_input(segment, 0, program.add_input("dy", True))
@@ -72,7 +72,7 @@ def operands(replicas=1, rows=ROWS):
 
 
 def by_hand(dy, x, replicas=1, rows=ROWS):
-    """Adds up products with plain PyTorch; `replicas` take turns in the rows."""
+    """Adds up products with plain PyTorch; rows belong to the replicas in turn."""
     sums = []
     for window in zip(dy.chunk(WINDOWS), x.chunk(WINDOWS), strict=True):
         of_replica = [torch.zeros(OUT, IN) for _ in range(replicas)]

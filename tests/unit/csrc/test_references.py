@@ -1,4 +1,4 @@
-"""Lanes with tensors of their own in the memory of shared ones: what they hold, and how long."""
+"""Lanes with their own tensors in the memory of shared ones: contents and lifetimes."""
 
 import sys
 
@@ -12,7 +12,7 @@ N = 8
 
 
 def product_of_all(constant):
-    """Returns a program: y = x * w * constant for each micro-batch; an update makes w new."""
+    """Returns a program for y = x * w * constant in each micro-batch; an update replaces w."""
     program = _C.Program()
     segment = program.add_segment("forward", 0, MICRO_BATCH)
     update = program.add_segment("update", 0, WINDOW)

@@ -1,4 +1,4 @@
-"""Streaming memory in programs built by hand: what is copied, and that numbers stay the same."""
+"""Streaming memory in programs built by hand: the copied bytes, and unchanged numbers."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ N = 3
 
 
 def two_segments(*, is_remote):
-    """Forward hands x + 1 and x + 2 to backward on two links; only the second may be remote."""
+    """Forward sends x + 1 and x + 2 to backward on two links; only the second may be remote."""
     program = _C.Program()
     first = program.add_segment("first", 0, MICRO_BATCH)
     second = program.add_segment("second", 0, MICRO_BATCH)
@@ -91,7 +91,7 @@ def test_remote_variable_when_a_run_fails_then_is_that_of_the_last_window():
 
 
 def summing(*, is_remote, replicas):
-    """Adds up one input a replica, over the replicas, into a variable of 4 numbers."""
+    """Adds up one input of each replica over the replicas, into a variable of 4 numbers."""
     program = _C.Program()
     total = program.add_variable("total", [4], torch.float32, False)
     accumulator = program.add_accumulator("g", torch.float32, False)

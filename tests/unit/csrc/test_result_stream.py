@@ -1,4 +1,4 @@
-"""Results that are taken while a call runs, in programs built by hand."""
+"""Results that are read while a call runs, in programs built by hand."""
 
 import threading
 import time

@@ -26,7 +26,7 @@ exchange(*sys.argv[1:])
 
 
 def values(num_replicas: int) -> list[list[torch.Tensor]]:
-    """Returns for each tensor what each replica has, of very different magnitudes."""
+    """Returns, for each tensor, the values of each replica, with very different magnitudes."""
     generator = torch.Generator().manual_seed(1)
     return [
         [
@@ -39,7 +39,7 @@ def values(num_replicas: int) -> list[list[torch.Tensor]]:
 
 
 def expected(summands: list[torch.Tensor]) -> torch.Tensor:
-    """The definition: part k of N is the sum of k+1, ..., N-1, 0, ..., k."""
+    """Returns the sums by definition: part k of N is the sum of k+1, ..., N-1, 0, ..., k."""
     count = len(summands)
     flat = [tensor.flatten() for tensor in summands]
     length = -(-flat[0].numel() // count)
@@ -54,7 +54,7 @@ def expected(summands: list[torch.Tensor]) -> torch.Tensor:
 
 
 def spoil_others(flat: torch.Tensor, first: int, num_local: int, num_processes: int) -> None:
-    """Sets to NaN what is no part of the replicas `first`, ..., `first` + `num_local` - 1."""
+    """Sets parts to NaN, except those of replicas `first`, ..., `first` + `num_local` - 1."""
     length = -(-flat.numel() // (num_processes * num_local))
     flat[: first * length] = torch.nan
     flat[(first + num_local) * length :] = torch.nan

@@ -1,4 +1,4 @@
-"""Gradients added row by row, and updates of these rows: the bits of dense ones, everywhere."""
+"""Gradients that are added row by row, and updates of these rows: the bits of dense gradients."""
 
 import pytest
 import torch
@@ -191,7 +191,7 @@ def updating(
     width=WIDTH,
     **kinds,
 ):
-    """Returns a program that takes half of the summed gradients from a matrix in each window."""
+    """Returns a program that subtracts half of each window's gradients from a matrix."""
     program = summing(by_rows=True, padding_index=padding_index, num_rows=num_rows, **kinds)
     weight = program.add_variable("w", [num_rows, width], torch.float32, False)
     if is_remote:

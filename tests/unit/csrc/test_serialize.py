@@ -1,4 +1,4 @@
-"""Programs as bytes: what comes back is the same program, and no bytes whatever do harm."""
+"""Programs as bytes: reading returns the same program, and no bytes do harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links whose values replicas hold together: what each holds, what arrives, and when they wait."""
+"""Links whose values are sharded over the replicas: stored parts, received values, and waits."""
 
 import itertools
 import operator
@@ -14,7 +14,7 @@ N = 5
 
 
 def positions(*, is_sharded, is_remote=False, capacity=1, layout=lambda value: value):
-    """Forward hands a table, the same on all replicas, and x to backward, which adds them."""
+    """Forward sends a table, equal on all replicas, and x to backward, which adds them."""
     program = _C.Program()
     table = program.add_constant(torch.arange(14.0).view(2, 7))
     first = program.add_segment("first", 0, MICRO_BATCH)
@@ -43,7 +43,7 @@ def transposed(program):
 
 
 def spread(program):
-    """A view whose elements lie in each other's place: one row, shown three times."""
+    """Returns a view with overlapping elements: one row, repeated three times."""
     return lambda segment, source, target: add(
         program, segment, "expand", [Reg(source), [3, 2, 7]], [target]
     )

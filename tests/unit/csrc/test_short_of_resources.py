@@ -1,4 +1,4 @@
-"""Calls that find no memory, or no thread, end with an error, and nothing else is spoilt."""
+"""Calls without enough memory or threads end with an error and have no other effect."""
 
 import subprocess
 import sys

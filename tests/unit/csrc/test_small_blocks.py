@@ -1,4 +1,4 @@
-"""Memory of small tensors: aligned, never that of another tensor, whoever releases it and when."""
+"""Memory of small tensors: aligned and never shared, whichever thread releases it."""
 
 import random
 import threading
@@ -15,7 +15,7 @@ SIZES = [count // 4 for count in BYTES]
 
 
 def doubling():
-    """Returns an executor that gives an input of any size twice as large, by way of a sum."""
+    """Returns an executor that doubles an input of any size, by way of a sum."""
     program, segment = one_segment()
     add(program, segment, "add.Tensor", [Reg(0), Reg(0)], [1])
     add(program, segment, "mul.Tensor", [Reg(1), 1.0], [2], dies=[1])

@@ -1,4 +1,4 @@
-"""When pieces cross between host and device, and outputs that appear once a window."""
+"""Times of transfers between host and device, also of outputs that exist once in a window."""
 
 import pytest
 import torch

@@ -34,7 +34,7 @@ def _operator():
 
 
 def program_of(*kinds, width=SMALL, dtype=torch.float32):
-    """Returns a program that adds each kind of summand up, after a stage that takes its time."""
+    """Returns a program that adds up each kind of summand, after a slow stage."""
     program = _C.Program()
     segment = program.add_segment("backward", 0, MICRO_BATCH)
     update = program.add_segment("update", 0, WINDOW)
@@ -73,7 +73,7 @@ def program_of(*kinds, width=SMALL, dtype=torch.float32):
 
 
 def inputs(width):
-    """Returns rows that begin with the number of their micro-batch, and places in a table."""
+    """Returns rows that begin with the number of their micro-batch, and indices into a table."""
     count = N * WINDOWS
     x = torch.randn(count * ROWS, width)
     x.view(count, ROWS, width)[:, 0, 0] = torch.arange(count)
@@ -81,13 +81,13 @@ def inputs(width):
 
 
 def run(program, tensors, workers, hold):
-    """Returns the outputs of a call whose micro-batches are held up by `hold`."""
+    """Returns the outputs of a call whose micro-batches are delayed by `hold`."""
     HOLD["function"] = lambda x: (hold(int(x[0, 0])), x.clone())[1]
     return executor(program, workers=workers, follows_lists=False).run(tensors, WINDOWS)
 
 
 def sums_by_hand(kind, x, places):
-    """Adds up with plain PyTorch what the micro-batches of each window give."""
+    """Adds up the summands of each window's micro-batches with plain PyTorch."""
     sums = []
     pairs = list(zip(x.split(ROWS), places.split(ROWS), strict=True))
     for window in range(WINDOWS):

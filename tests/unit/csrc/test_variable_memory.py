@@ -1,4 +1,4 @@
-"""Variables take no memory of the host before they are used, and are zero until then."""
+"""Variables take no memory of the host before their first use, and are zero until then."""
 
 from __future__ import annotations
 

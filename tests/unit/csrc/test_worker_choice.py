@@ -1,4 +1,4 @@
-"""Whether windows run on all cores or on one, chosen from windows whose times the test makes."""
+"""The choice to run windows on all cores or on one, from durations that the test invents."""
 
 import random
 
@@ -54,12 +54,12 @@ def test_the_choice_follows_what_changes(among):
 
 
 def quiet(is_alone):
-    """Two threads halve a window, nearly."""
+    """A machine on which two threads nearly halve the time of a window."""
     return LONG_WINDOW * (1 if is_alone else 0.55)
 
 
 def beside_a_neighbour(is_alone):
-    """One thread has a core to itself; two wait for the one that has not."""
+    """A machine with one free core, so that two threads wait for the thread without a core."""
     return LONG_WINDOW * (1 if is_alone else 4)
 
 

@@ -1,4 +1,4 @@
-"""Accessor and worker: no slot is lost, no record of an old epoch believed."""
+"""Accessor and worker: no slot is lost, and no record of an old epoch is used."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ LIMIT_SECONDS = 10
 
 @pytest.fixture(autouse=True)
 def time_limit():
-    """Turns a deadlock, which is how a lost slot shows, into a failure."""
+    """Turns a deadlock, the effect of a lost slot, into a failure."""
 
     def fail(number, frame):
         raise TimeoutError(f"Nothing happened for {LIMIT_SECONDS} s.")
@@ -75,7 +75,7 @@ def test_restart_of_a_rebatched_epoch_then_half_filled_slots_begin_anew(make):
 
 
 class Once:
-    """Can be iterated once; afterwards it is empty, and counts how often it is tried."""
+    """Data that can be iterated only once, and counts the attempts."""
 
     def __init__(self, count, log):
         self.iterator = iter(numbers(count))
@@ -164,7 +164,7 @@ def test_ring_without_slots_then_raises(size):
 
 
 class Stuck:
-    """Blocks after the first element; deaf to the given signals."""
+    """A dataset that blocks after the first element, and ignores the given signals."""
 
     def __init__(self, *ignored):
         self.ignored = ignored
@@ -190,7 +190,7 @@ def test_terminate_while_the_dataset_is_stuck_then_signals_end_it(make, ignored,
 
 
 class Slow:
-    """Takes a while for each element, so that the reader comes first."""
+    """A slow dataset, so that the reader waits for each element."""
 
     def __iter__(self):
         for _ in range(2):

@@ -16,7 +16,7 @@ from poptorch_emu.data.loader_source import LoaderSource
 
 
 class Foreign:
-    """No loader of ours, with the public names that PopTorch looks for."""
+    """A foreign loader, with the public names that PopTorch looks for."""
 
     def __init__(self, drop_last: object = True, batch_size: int | None = 4) -> None:
         self.rebatched_drop_last, self.batch_size = drop_last, batch_size

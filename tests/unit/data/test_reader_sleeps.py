@@ -12,7 +12,7 @@ NUM_SLOTS = 3
 
 
 class Worker:
-    """Makes an element every `element_seconds` of a clock that only sleeping and waiting move."""
+    """Creates an element every `element_seconds`, on a clock that only waits advance."""
 
     def __init__(self, element_seconds):
         self.element_seconds, self.now, self.begun_at = element_seconds, 0.0, 0.0

@@ -132,7 +132,7 @@ def test_timeout_when_it_is_no_positive_number_then_refuses(text, monkeypatch):
 
 
 def test_interface_when_no_route_leads_there_then_says_so():
-    """In a network namespace without interfaces."""
+    """The test runs in a network namespace without interfaces."""
     alone = ("unshare", "--user", "--map-root-user", "--net")
     try:
         subprocess.run([*alone, "true"], check=True, capture_output=True)

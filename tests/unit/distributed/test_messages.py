@@ -1,4 +1,4 @@
-"""Messages in a store that others reach: what they forge is as if it were not there."""
+"""Messages in a store that others can reach: forged messages have no effect."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_failure_when_forged_then_the_true_one_takes_its_place(value, store, att
     ["", "[", '{"a": 1}', "[1]", '{"process": "1", "host": "h", "line": "l"}', "[" * 100_000],
 )
 def test_failure_when_a_message_tells_of_none_then_there_is_none(message, store) -> None:
-    """Another version of the package may have signed it."""
+    """Another version of the package may have signed the message."""
     store.write("failure", message)
     assert find(store) is None
     failure = Failure(1, "host", "the disk is full")
@@ -127,7 +127,7 @@ def test_failure_then_nothing_in_its_text_controls_the_terminal() -> None:
 
 @pytest.fixture
 def watcher(tcp_store) -> Iterator[list[Failure]]:
-    """The failures that a watcher finds."""
+    """Yields the list of the failures that a watcher finds."""
     found: list[Failure] = []
     theirs = MessageStore(tcp_store, "the secret of this launch")
     watcher = Watcher(theirs, 3, "holder", found.append)

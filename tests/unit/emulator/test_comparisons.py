@@ -1,4 +1,4 @@
-"""All schedules of a model side by side: what each gives when the model is compiled by it."""
+"""All schedules of a model side by side; each figure equals that of a compiled model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIED = ("grouped", "interleaved", "sequential", *schedules.NAMED)
 
 
 class Layers(torch.nn.Module):
-    """Equal layers, as many blocks as there are stages."""
+    """Equal layers, each in a block, on as many IPUs as there are stages."""
 
     def __init__(self, num_stages: int, layers_per_stage: int = 1) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def test_busy_and_idle_then_make_up_the_step_on_each_ipu() -> None:
 def test_operations_when_scheduled_otherwise_then_cost_the_same(
     accumulation, replicas, strategy
 ) -> None:
-    """With equal recomputation, what is run again included."""
+    """Recomputation is the same in both models, and its operations count."""
 
     def operations(*settings):
         model, batch = trainer((0, 1), *settings, recomputation=3)
@@ -236,7 +236,7 @@ def test_what_if_when_the_setting_is_unknown_then_names_those_there_are() -> Non
 
 
 class Odd(nn.Module):
-    """Most of its time goes into an operator that has no model."""
+    """A model that spends most of its time in an operator without a cost model."""
 
     def forward(self, x: torch.Tensor):
         for _ in range(8):

@@ -225,7 +225,7 @@ def test_first_insight_when_the_loader_is_slow_then_names_it_in_all_places() -> 
 
 
 def test_first_cause_when_no_change_helps_then_is_told_all_the_same() -> None:
-    """Links take most, which the split that is there already keeps smallest."""
+    """Links take most of the time, although the present split already keeps them smallest."""
     view = emulator.summary(*built(CASES["recomputation"]), system=SYSTEM).view
     assert view["bottleneck"].startswith("data from other IPUs")
     texts = [one["text"] for one in view["insights"] if one["kind"] == "warning"]
@@ -234,7 +234,7 @@ def test_first_cause_when_no_change_helps_then_is_told_all_the_same() -> None:
 
 
 def test_insights_of_a_model_that_mostly_computes_then_say_so() -> None:
-    """Exchange between the tiles takes some percent in the largest of micro-batches."""
+    """Exchange between tiles takes a few percent even with the largest micro-batches."""
     view = emulator.summary(*built(Case("", "", [64] + [4096] * 4, FOUR, 4096)), system=SYSTEM).view
     assert view["bottleneck"].startswith("computing (8")
     (text,) = (one["text"] for one in view["insights"] if "IPU 0 computes" in one["text"])

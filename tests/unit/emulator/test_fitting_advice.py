@@ -1,4 +1,4 @@
-"""A model that does not fit ends with lines that make it fit; plans need no more processes."""
+"""A report on a model that does not fit ends with lines that make it fit."""
 
 from __future__ import annotations
 

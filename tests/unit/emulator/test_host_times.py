@@ -108,7 +108,7 @@ def estimated(model: poptorch.PoplarExecutor, accumulation: int = 4):
 
 
 def test_state_in_streaming_memory_then_comes_and_goes_weight_by_weight() -> None:
-    """Each IPU has a matrix and a bias; two moments of each come together, and leave so."""
+    """Each IPU loads and stores two moments of a matrix and a bias, weight by weight."""
     for update in estimated(trainer()).updates:
         seconds = update.remote_cycles / system_of(SYSTEM).chip.clock_hz
         moments = 2 * (WIDTH * WIDTH + WIDTH) * 4

@@ -1,4 +1,4 @@
-"""The laboratory's plans are those that other functions tell; what makes none is refused."""
+"""The laboratory's plans equal those of other functions, and it refuses impossible settings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ KEYS = ["input", "input_complete", "output", "output_complete"]
 
 
 class Stages(nn.Module):
-    """A layer for each IPU; labels are read by the last."""
+    """A layer for each IPU; the last IPU reads the labels."""
 
     def __init__(self, num_ipus: int) -> None:
         super().__init__()

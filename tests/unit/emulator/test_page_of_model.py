@@ -1,4 +1,4 @@
-"""The page of a model: its figures are those that the other plans tell."""
+"""The page of a model: its figures equal those of the other plans."""
 
 from __future__ import annotations
 

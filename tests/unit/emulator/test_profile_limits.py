@@ -1,4 +1,4 @@
-"""Profiles where the disk is full, traces against the rules of their format, what else is noted."""
+"""Profiles on a full disk, traces by the rules of their format, and further records."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_split_when_there_are_too_few_units_then_raises() -> None:
 
 
 class Tied(nn.Module):
-    """An embedding whose matrix is that of the last layer, too, around some layers."""
+    """An embedding that shares its matrix with the last layer, around some layers."""
 
     def __init__(self, has_blocks: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The table of kernels for products: what is chosen where, and that each row can be chosen."""
+"""The table of kernels for products: the choices, and that each row can be chosen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYER, FIXED, PRODUCT, GRADIENT = Role.LAYER, Role.FIXED_LAYER, Role.PRODUCT, Ro
 
 @pytest.fixture(autouse=True)
 def has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has PyTorch's libraries and vectors for our kernels, whatever this processor has."""
+    """Pretends that PyTorch's libraries and vectors for our kernels exist on this processor."""
     everything = Processor("", 0, own_vector_bits=512, has_mkl=True, has_onednn=True)
     monkeypatch.setattr(product_kernels, "this_processor", lambda: everything)
 

@@ -16,7 +16,7 @@ THIS_FILE = "test_export_refusals.py"
 
 
 class Split(nn.Module):
-    """Two layers on two IPUs; `middle` happens between them."""
+    """Two layers on two IPUs; `middle` runs between them."""
 
     def __init__(self, middle: Any = lambda model, value: value) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The optimiser by the emulator's formulas is one of PyTorch's, and computes what was published."""
+"""The optimiser with the emulator's formulas: a PyTorch optimiser with the published results."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from poptorch_emu import emulator
 
 
 class Net(nn.Module):
-    """One stage; what happens between its layers is given."""
+    """One stage; a given function runs between its layers."""
 
     def __init__(self, middle: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A trained model goes on in plain PyTorch as if it had been trained there."""
+"""A trained model can continue in plain PyTorch as if it had been trained there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EMULATED_ONLY = ("use_combined_accum", "bias_correction")
 
 
 class Net(nn.Module):
-    """A layer and a norm; the norm would leave nothing but rounding of a bias before it."""
+    """A layer, tanh and a norm. Without the tanh, the norm would cancel the layer's bias."""
 
     def __init__(self) -> None:
         super().__init__()

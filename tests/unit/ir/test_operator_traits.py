@@ -1,4 +1,4 @@
-"""The traits of operators beside what PyTorch and the engine say of them."""
+"""The traits of operators, compared with PyTorch's and the engine's own facts."""
 
 from __future__ import annotations
 

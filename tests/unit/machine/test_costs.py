@@ -32,7 +32,7 @@ def tiles_of(chip) -> Tiles:
 
 
 def own(chip, num_elements: int, item_bytes: int) -> int:
-    """Elements of the fullest tile, at least 128 bytes on each that is used."""
+    """Returns the elements of the fullest tile; each used tile has at least 128 bytes."""
     used = min(chip.num_tiles, math.ceil(num_elements * item_bytes / 128))
     return math.ceil(num_elements / used)
 
@@ -79,7 +79,7 @@ class TestOnAChip:
     def test_look_up_when_there_are_many_indices_then_they_are_cut_over_the_tiles(
         self, chip
     ) -> None:
-        """No tile looks at all of them; each part of the table is sent to those that need it."""
+        """No tile reads all indices; each part of the table is sent to the tiles that need it."""
         num_indices = 1 << 17
         cost = look_up(1024, 32, num_indices, FLOAT, tiles_of(chip)).cost
         # A cut by hand: each of 1,024 tiles receives the whole table of 128 kB.

@@ -1,4 +1,4 @@
-"""Tile memory: the limit on both sides, the words of Poplar, the program's parts."""
+"""Tile memory: both sides of the limit, Poplar's words, and the parts of the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PEAK = Peak(0, 0, "nothing")
 
 
 def tiles_with(num_bytes: int, code: CodeBytes = NO_CODE, **more) -> TileMemory:
-    """Each tile holds `num_bytes` of weights."""
+    """Returns tiles that each hold `num_bytes` of weights."""
     weights = (("weight", num_bytes * (MK2.num_tiles - more.get("num_io_tiles", 0))),)
     memory = IpuMemory(2, weights, NO_PEAK, code, more.pop("io_bytes", 0))
     return TileMemory(MK2, more.pop("num_io_tiles", 0), (memory,))

@@ -1,4 +1,4 @@
-"""Annotations, observed through the trace that they speak to."""
+"""Annotations, observed through a trace that they call."""
 
 import copy
 import inspect
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.feature("Block, BeginBlock, BlockFunction, removeBlocks
 
 
 class Trace:
-    """Stands for a trace: notes each block that begins, places all on stage 0."""
+    """Replaces a trace: records each block that begins, and places all on stage 0."""
 
     def __init__(self):
         self.begun = []

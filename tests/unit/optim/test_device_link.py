@@ -1,4 +1,4 @@
-"""The link between an optimiser and a device, with a device that only remembers."""
+"""The link between an optimiser and a device, with a device that only records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = optimizer_settings(poptorch.Options())
 
 
 class Device:
-    """Remembers what it was sent; its one state counts the reads."""
+    """A device that records the values it receives; its only state counts the reads."""
 
     num_windows = 1
 

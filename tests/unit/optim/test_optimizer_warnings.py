@@ -16,7 +16,7 @@ def _parameters():
 
 @pytest.fixture
 def warnings_of(caplog):
-    """Returns a function that gives the warnings of a conversion, as in a fresh process."""
+    """Returns a function that returns the warnings of a conversion, as in a fresh process."""
     warn_once.cache_clear()
 
     def convert(optimizer, parameters):

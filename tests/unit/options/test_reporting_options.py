@@ -1,4 +1,4 @@
-"""Options that change what a run tells."""
+"""Options that change the reports of a run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Setters of `Options`: what they store, what they refuse."""
+"""Setters of `Options`: stored values and refusals."""
 
 import pytest
 import torch

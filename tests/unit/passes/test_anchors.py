@@ -1,4 +1,4 @@
-"""Tensors have names that can be foretold, and those that the user anchors become results."""
+"""Tensors have predictable names, and tensors that the user anchors become results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def layers() -> tuple[HandGraph, dict[str, torch.fx.Node]]:
-    """Two layers and a gradient; also each tensor by the name that it should have."""
+    """Returns a graph of two layers and a gradient, and each tensor by its expected name."""
     hand = HandGraph()
     x, y, w = hand.input(2, 3), hand.input(3, 2), hand.variable("fc.weight", 3, 3)
     hand.variable(FACTOR)

@@ -1,4 +1,4 @@
-"""A graph that mutates becomes one that computes the same and mutates nothing."""
+"""A graph that mutates becomes a graph that computes the same without mutation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random operations get the counter-based generator: one state, a number of its own for each."""
+"""Random operations get the counter-based generator: one state, and a number for each operation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_operation_without_a_counter_based_form_then_is_refused() -> None:
 
 
 def body_with(mode: FakeTensorMode, *, repeats: str = "") -> HandGraph:
-    """A body that drops out and adds noise to its only parameter."""
+    """Returns a body that applies dropout to its only parameter and adds noise."""
     body = HandGraph(mode)
     x = body.input(4)
     dropped = body.add(aten.bernoulli.p, x, 0.5)

@@ -1,4 +1,4 @@
-"""Whatever rounds to float16 rounds at random, once, to one of the two numbers beside the exact."""
+"""Each rounding to float16 is random, happens once, and returns one of the two nearest numbers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Recurrent(nn.Module):
 
 
 def trainings(model: poptorch.PoplarExecutor) -> list[bool]:
-    """Returns of each recurrent layer whether it keeps what backward needs."""
+    """Returns, for each recurrent layer, whether it keeps values for backward."""
     target = torch.ops.poptorch_emu.rnn_layer.default
     graph = model._executable.graph
     return [bool(node.args[5]) for node in graph.operations if node.target is target]

@@ -1,4 +1,4 @@
-"""Operations are widened one by one: their arguments, their results and nothing else."""
+"""Single operations are widened: their arguments and their results, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars belong to terminals; a file or a log gets plain lines."""
+"""Progress bars appear on terminals only; files and logs get plain lines."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ STEPS = ("trace", "lower")
 
 
 class Stream(io.StringIO):
-    """Something to write on that says whether it is a terminal."""
+    """A stream that reports whether it is a terminal."""
 
     def __init__(self, is_terminal: bool) -> None:
         super().__init__()

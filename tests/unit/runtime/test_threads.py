@@ -61,7 +61,7 @@ class Stages(torch.nn.Module):
 
 
 def trained(batch: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[int]]:
-    """Returns outputs and weights after two calls, and the most items that each link held."""
+    """Returns outputs and weights after two calls, and the maximum number of items in each link."""
     torch.manual_seed(0)
     options = poptorch.Options()
     options.Training.gradientAccumulation(6)

@@ -1,4 +1,4 @@
-"""Schedules of joined micro-batches are legal, and have each action once."""
+"""Schedules of joined micro-batches are legal and contain each action once."""
 
 from __future__ import annotations
 

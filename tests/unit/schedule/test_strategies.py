@@ -1,4 +1,4 @@
-"""Each strategy against a rule that says the same in another way, and against its golden grid."""
+"""Each strategy, compared with an independent rule and with its golden grid."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ALL_KINDS = pytest.mark.parametrize("kind", ScheduleKind, ids=lambda kind: kind.
 
 
 def one_forward_one_backward(stage, num_micro_batches, num_warmup):
-    """The order as papers give it: warm-up forwards, then pairs, then the backwards left over."""
+    """Returns the order of papers: warm-up forwards, then pairs, then the remaining backwards."""
     forwards = [Action(Kind.FORWARD, stage, m) for m in range(num_micro_batches)]
     backwards = [Action(Kind.BACKWARD, stage, m) for m in range(num_micro_batches)]
     order, forwards = forwards[:num_warmup], forwards[num_warmup:]

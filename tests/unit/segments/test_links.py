@@ -1,4 +1,4 @@
-"""Links carry every crossing value once, and are as deep as the schedule fills them."""
+"""Links carry every crossing value once, and are as deep as the schedule requires."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def planned(config: CompileConfig, equal=frozenset(), order=ScheduleKind.GROUPED
 
 
 def most_waiting(schedule: Schedule, link: LinkPlan) -> int:
-    """Returns how many items wait at most, slot by slot: all go in before any is taken out."""
+    """Returns the maximum number of waiting items: in each slot, all arrive before any is read."""
     waiting, most = 0, 0
     for slot in range(schedule.num_slots):
         actions: list[Action] = [a for row in schedule.rows for a in row[slot]]

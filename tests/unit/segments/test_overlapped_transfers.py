@@ -30,7 +30,7 @@ CONFIG = CompileConfig(
 
 
 def annotated(mode: OverlapMode = LOOP) -> HandGraph:
-    """The second input and the only output cross meanwhile; they belong to IPU 1."""
+    """The second input and the only output, on IPU 1, are transferred during computation."""
     hand = HandGraph()
     hand.record = NodeRecord(source="model.py:5")
     x, y = hand.input(2), hand.input(2)

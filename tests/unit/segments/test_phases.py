@@ -1,4 +1,4 @@
-"""The rules and the numbers of phased execution, by hand from PopTorch's user guide."""
+"""The rules and the numbers of phased execution, taken from PopTorch's user guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that count as equal on all replicas are equal when two of them run with their own data."""
+"""Values that count as equal on all replicas are equal on two replicas with different data."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def values_of(graph: Graph, replica: int, own: set[str], shared: int) -> dict[st
 
 
 def model() -> HandGraph:
-    """Has values made of inputs, scalars, constants, weights, statistics and chance."""
+    """Computes values from inputs, scalars, constants, weights, statistics and random numbers."""
     hand = HandGraph()
     x, scalar = hand.input(3), hand.input()
     weight, own, mean = (hand.variable(name, 3) for name in ("weight", "own", "mean"))

@@ -1,4 +1,4 @@
-"""Registers of straight-line code: written once, read while they live, dead after the last use."""
+"""Registers of straight-line code: written once, read while live, and freed after the last use."""
 
 from __future__ import annotations
 

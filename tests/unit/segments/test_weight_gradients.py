@@ -25,7 +25,7 @@ CHAINS = [[0], [0, 1], [0, 0, 1, 1], [0, 1, 2, 3], [0, 1, 0]]
 
 
 def sinks_behind(node: fx.Node, graph: Graph) -> set[SinkKind]:
-    """Returns the kinds of all results that an operation leads to, by walking on and on."""
+    """Returns the kinds of all results that depend on an operation, directly or indirectly."""
     ends: dict[fx.Node, set[SinkKind]] = {}
     for sink, result in graph.results:
         ends.setdefault(result, set()).add(sink.kind)

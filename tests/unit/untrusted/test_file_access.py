@@ -1,4 +1,4 @@
-"""Files where somebody else may have put something: nothing blocks, and no link is followed."""
+"""Files in places where others may write: opening never blocks and follows no links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of others: what a terminal shows of them, and the names of files that they become."""
+"""Texts of others, as shown in a terminal and as names of files."""
 
 from __future__ import annotations
 

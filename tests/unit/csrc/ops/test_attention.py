@@ -1,4 +1,4 @@
-"""Attention on `ipu`: one fused node where eager PyTorch fuses, and the numbers of eager."""
+"""Attention on `ipu`: one fused node if eager PyTorch fuses it, and the same numbers."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def attention(options):
 
 
 def with_gradients(function):
-    """Returns a function to the result of `function` and its gradients by query, key and value."""
+    """Returns a function that returns the result of `function` and its gradients."""
 
     def differentiate(*inputs):
         result = function(*inputs)

@@ -1,4 +1,4 @@
-"""Attention by products of the engine's: the numbers of the formula."""
+"""Attention by the engine's own products has the numbers of the formula."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_scores_of_many_keys_then_are_computed_for_some_queries_at_a_time():
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 3), (1, 2, 0, 3), (0, 1, 2, 3)])
 def test_parts_of_one_projection_then_are_read_where_they_are(order):
-    """The result lies like that of PyTorch's kernel."""
+    """The result has the layout of PyTorch's kernel."""
     memory = torch.randn([[4, 3, 10][order.index(dim)] for dim in range(3)] + [3, 32])
     parts = [memory[..., part, :].permute(order) for part in range(3)]
     result = check(*parts, 0.2)

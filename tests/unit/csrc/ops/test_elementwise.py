@@ -116,7 +116,7 @@ def test_operation_when_tensors_do_not_fit_then_is_refused() -> None:
 def test_operation_when_of_several_groups_then_each_has_the_bits_of_its_own(
     size: int, threads: int
 ) -> None:
-    """One of them has a tensor twice, which cannot be overwritten before it was read."""
+    """One group has a tensor twice, which no result may overwrite before it is read."""
     sizes = [size, 3, 9000]
     groups = [list(torch.randn(2, each)) for each in sizes]
     groups.append([groups[0][0].clone()] * 2)

@@ -1,4 +1,4 @@
-"""The kernel of `fps` by itself: whatever it is given, it reads nothing but its points."""
+"""The kernel of `fps` reads nothing but its points, for any arguments."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Gradients of convolutions channels last: PyTorch's numbers, and nothing written beyond them."""
+"""Gradients of channels-last convolutions: PyTorch's numbers, and no write beyond them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ print("whole")
 )
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer has the heap")
 def test_gradient_of_the_weight_when_pixels_are_skipped_then_memory_stays_whole() -> None:
-    """The C library looks at the bytes behind each block when it is given back."""
+    """The C library checks the bytes behind each block when the block is freed."""
     checked = {"MALLOC_CHECK_": "3", "LD_PRELOAD": "libc_malloc_debug.so.0"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD],

@@ -1,4 +1,4 @@
-"""Max pooling of images that lie channels last: the numbers and indices of PyTorch, to the bit."""
+"""Max pooling of channels-last images: the numbers and indices of PyTorch, bit for bit."""
 
 import pytest
 import torch

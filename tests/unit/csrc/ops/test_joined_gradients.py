@@ -1,4 +1,4 @@
-"""Parts of a gradient put together have the bits of their sum among zeros."""
+"""Joined parts of a gradient have the bits of their sum with zeros elsewhere."""
 
 from __future__ import annotations
 

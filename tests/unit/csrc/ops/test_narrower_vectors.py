@@ -52,7 +52,7 @@ print(hashlib.sha256(values).hexdigest())
 
 
 def run(code: str, capability: str, *words: str) -> str:
-    """Returns what a program prints where PyTorch takes such vectors."""
+    """Returns the output of a program for which PyTorch uses such vectors."""
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "PYTHONPATH": path}
     done = subprocess.run(
@@ -79,7 +79,7 @@ def test_engine_when_pytorch_takes_no_vectors_then_takes_none() -> None:
 @pytest.mark.slow
 @with_avx512
 def test_operations_when_pytorch_takes_narrower_vectors_then_pass_their_tests() -> None:
-    """An LSTM, whose numbers no random generator made, has the same bits with both, too."""
+    """An LSTM, without random numbers, also has the same bits with both widths."""
     code = TRAINS_AN_LSTM + "import pytest, sys; from poptorch_emu import _C; "
     code += "assert _C.vector_width() == 256; sys.exit(pytest.main(sys.argv[1:]))"
     printed = run(code, "avx2", "-q", "-p", "no:cacheprovider", "-k", f"not ({OTHERS})", *NAMES)

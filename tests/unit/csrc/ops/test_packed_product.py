@@ -1,4 +1,4 @@
-"""Products with a weight that was packed before: PyTorch's numbers, and errors that say what."""
+"""Products with a weight that was packed before: PyTorch's numbers, and clear errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products by panels: how the kernel adds up, at the edges of its tiles, panels and blocks."""
+"""Products by panels: the order of additions, at the edges of tiles, panels and blocks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def made(rows: int, columns: int, seed: int) -> torch.Tensor:
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
-    """Returns numbers that differ where zeros have different signs, too."""
+    """Returns the bits as integers, so that zeros of different signs differ."""
     return values.view(torch.int32)
 
 

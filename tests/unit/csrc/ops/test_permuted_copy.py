@@ -33,7 +33,7 @@ def filled(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.
 
 
 def assert_copied(x: torch.Tensor) -> None:
-    """Compares a copy of `x` with PyTorch's, strides and all."""
+    """Compares a copy of `x` with PyTorch's, including its strides."""
     copy, expected = ours.clone(x, memory_format=CONTIGUOUS), x.clone(memory_format=CONTIGUOUS)
     assert torch.equal(copy, expected)
     assert copy.dtype is expected.dtype and copy.stride() == expected.stride()

@@ -1,4 +1,4 @@
-"""A convolution and the pooling behind it at once: the numbers of PyTorch, and its NaNs."""
+"""A convolution fused with the pooling after it: the numbers of PyTorch, including NaN."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def expected(x, weight, bias, step, window, ceil_mode, has_relu):
-    """Returns the same by PyTorch's functions, in float64."""
+    """Returns the result of PyTorch's functions, in float64."""
     bias = None if bias is None else bias.double()
     y = F.conv2d(x.double(), weight.double(), bias, *step)
     y = F.max_pool2d(y, *window, ceil_mode=ceil_mode)
@@ -83,7 +83,7 @@ def test_nan_then_is_there_as_in_pytorch(has_relu):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_bits_then_do_not_depend_on_threads_or_on_other_images(threads):
-    """The images are more than are computed at a time."""
+    """There are more images than are computed at once."""
     case = numbers(20, 3, 5, 5), numbers(20), (1, 2, 1), (2, 2, 0, 1), False, True
     x = numbers(50, 3, 40, 40)
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Products by the kernel that is asked for: PyTorch's numbers, wherever the operands lie."""
+"""Products by the given kernel: PyTorch's numbers, for any layout of the operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = [pytest.param(LIBRARY, id="library"), *OURS]
 def operands(
     depth: int, rows: int, columns: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a left side that lies transposed in memory, and a right one."""
+    """Returns a left matrix that is transposed in memory, and a right matrix."""
     generator = torch.Generator().manual_seed(depth * rows + columns)
     left = torch.randn(depth, rows, generator=generator, dtype=torch.float64)
     right = torch.randn(depth, columns, generator=generator, dtype=torch.float64)

@@ -19,7 +19,7 @@ def rng(seed=0, micro_batch=0, replica=0):
 
 
 def philox(counter, key):
-    """Philox4x32-10 from its paper, in unbounded integers."""
+    """Philox4x32-10 from the paper, with Python's unbounded integers."""
     key = list(key)
     for _ in range(10):
         high0, low0 = divmod(0xD2511F53 * counter[0], 2**32)
@@ -159,7 +159,7 @@ def test_normal_with_broadcast_tensors_has_the_broadcast_shape():
 
 
 def assert_frequencies(drawn, expected):
-    """Each count is within five standard deviations of its expectation."""
+    """Checks that each count is within five standard deviations of its expectation."""
     count = drawn.numel()
     for value, p in expected.items():
         hits = (drawn == value).sum().item()

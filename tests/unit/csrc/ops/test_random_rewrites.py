@@ -20,7 +20,7 @@ F32, F16, I32, I64 = torch.float32, torch.float16, torch.int32, torch.int64
 
 
 class Rewriter(TorchDispatchMode):
-    """Runs the counter-based operator where a random one is called; collects what was called."""
+    """Runs the counter-based operator instead of a random one, and collects the calls."""
 
     def __init__(self):
         super().__init__()

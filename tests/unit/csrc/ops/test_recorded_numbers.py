@@ -12,7 +12,7 @@ FUSED = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
 def with_gradients(function):
-    """Returns a function to the result of `function` and its gradients."""
+    """Returns a function that returns the result of `function` and its gradients."""
 
     def differentiate(*inputs):
         result = function(*inputs)

@@ -48,7 +48,7 @@ def flat_results(network, x, state):
 
 
 def by_layers(cell, network, x, state):
-    """Computes what `network` does with one call of our operator for each direction."""
+    """Computes the same as `network`, with one call of our operator for each direction."""
     mode = CELLS[cell][1]
     weights = list(network.parameters())
     half = len(weights) // 2
@@ -103,7 +103,7 @@ def test_rnn_layer_gradient_of_the_last_state_alone_equals_eager(cell):
 
 
 def test_rnn_layer_on_float32_lstm_has_the_gradient_bits_of_eager():
-    """Both run in oneDNN."""
+    """Both implementations run in oneDNN."""
     network, x, state = eager("lstm")
     leaves = [x, *state, *network.parameters()]
     expected = torch.autograd.grad(flat_results(network, x, state)[0].sum(), leaves)
@@ -229,7 +229,7 @@ def test_rnn_layer_without_training_gives_the_same_and_keeps_nothing(cell):
 
 @pytest.mark.parametrize("is_grad_enabled", [True, False], ids=["grad mode", "no grad mode"])
 def test_backward_below_autograd_equals_autograd_whatever_the_grad_mode(is_grad_enabled):
-    """The engine runs both operators below autograd; oneDNN's workspace hangs on the grad mode."""
+    """The engine runs both operators below autograd; the grad mode affects oneDNN's workspace."""
     network, x, state = eager("lstm")
     weights = list(network.parameters())[:4]
     expected = torch.autograd.grad(

@@ -1,4 +1,4 @@
-"""The operator `round_stochastic`: unbiased, exact where it can be, and counter-based."""
+"""The operator `round_stochastic`: unbiased, exact if possible, and counter-based."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joined micro-batches have the numbers of PyTorch, whether operations go row by row or not."""
+"""Joined micro-batches have the numbers of PyTorch, for operations by rows and all others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Recurrent(nn.Module):
 
 
 class Pulled(nn.Module):
-    """A weight whose gradient has a number more in each micro-batch, by a hook."""
+    """A weight with a hook that adds a number to its gradient in each micro-batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def trained(
 def assert_like_plain(
     monkeypatch: pytest.MonkeyPatch, model: nn.Module, setting: Setting, count: int
 ) -> None:
-    """Trains joined and in plain PyTorch."""
+    """Compares joined training with plain PyTorch."""
     given = batch(ROWS * setting.num_micro_batches)
     with monkeypatch.context() as patch:
         join(patch, count)
@@ -238,7 +238,7 @@ def test_part_of_a_model_when_joined_then_has_the_numbers_of_pytorch(monkeypatch
 def test_norm_when_pieces_lie_apart_in_rows_then_its_gradient_reads_its_own_means(
     monkeypatch, norm, count
 ) -> None:
-    """Behind the LSTM micro-batches lie side by side; the norm's gradient is done one by one."""
+    """After the LSTM, micro-batches are interleaved, so the norm's gradient runs one by one."""
     torch.manual_seed(3)
     model = Model(["product over rows", norm, "lstm"], "mean")
     assert_like_plain(monkeypatch, model, Setting("sharded", accumulation=4), count)

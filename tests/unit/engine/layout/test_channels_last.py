@@ -1,4 +1,4 @@
-"""Images that lie channels last in the engine: the same numbers, and nobody outside sees it."""
+"""Channels-last images in the engine: the same numbers, and no visible effect outside."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ BODIES: dict[str, Callable[[], nn.Module]] = {
 
 
 class Trained(nn.Module):
-    """Gives what a body computes, and the mean of its squares as loss."""
+    """Returns a body's result, with the mean of its squares as the loss."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def test_maximum_poolings_note_indices_for_gradients_alone(dtype):
 
 
 def trained_weights(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Returns what some updates of plain PyTorch make of a model's body."""
+    """Returns the weights of a model's body after some updates in plain PyTorch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for part in x.split(8):
         optimizer.zero_grad()

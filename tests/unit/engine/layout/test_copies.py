@@ -1,4 +1,4 @@
-"""Zeros and copies that the engine leaves out: the same bits, and only what is not needed."""
+"""Zeros and copies that the engine leaves out because nothing needs them: the same bits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TAKEN: dict[str, tuple[Callable[[torch.Tensor], list[torch.Tensor]], bool]] = {
 
 
 class Trained(nn.Module):
-    """Gives what a body computes, and a loss of it."""
+    """Returns a body's result, with a loss of it."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def trained(
 
 
 def assert_same_as_plain(make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Compares every bit with the engine that leaves nothing out; returns the program's text."""
+    """Compares every bit with an engine that keeps all copies; returns the program's text."""
     found, text = trained(make)
     with monkeypatch.context() as patched:
         patched.setattr(engine_cut, "leave_out_copies", lambda cut: cut)
@@ -107,7 +107,7 @@ def assert_same_as_plain(make: Callable[[], nn.Module], monkeypatch: pytest.Monk
 
 
 def num_copies(text: str) -> int:
-    """Returns how many instructions of a program copy, always or where the order is another."""
+    """Returns how many instructions of a program copy, always or for another order only."""
     return text.count("::clone(") + text.count("::contiguous(")
 
 
@@ -133,7 +133,7 @@ def test_attention_when_trained_then_its_gradient_is_joined_without_copies(monke
 
 
 class Copied(nn.Module):
-    """Copies of copies, turned in between; `is_used` says whether another one reads the first."""
+    """Copies of transposed copies; `is_used` adds a second reader of the first copy."""
 
     def __init__(self, is_used: bool) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ CHANGES: dict[str, Callable[[poptorch.Options], object]] = {
 
 
 class Ordered(nn.Module):
-    """Copies of values that lie in order, of one that does not, and of an input."""
+    """Copies of contiguous values, of a value in another order, and of an input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The elementwise operations of an update are one instruction, and no bit depends on that."""
+"""The elementwise operations of an update form one instruction, with the same bits."""
 
 from __future__ import annotations
 

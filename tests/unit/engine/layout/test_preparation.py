@@ -110,7 +110,7 @@ def test_replicas_then_share_what_is_prepared():
 
 
 def test_what_code_of_the_users_gets_then_is_made_anew():
-    """Such code may write into what it is given."""
+    """User code may write to its arguments."""
 
     def spoil(value: torch.Tensor) -> torch.Tensor:
         result = value + 1

@@ -10,6 +10,6 @@ from poptorch_emu.engine.rewrites.joined_batches import join_micro_batches
 
 @pytest.fixture(autouse=True)
 def _single_micro_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves joining out, which has tests of its own."""
+    """Disables joining, which has its own tests."""
     if request.path.name not in ("test_table.py", "test_joined_batches.py"):
         leave_out(monkeypatch, join_micro_batches)

@@ -1,4 +1,4 @@
-"""Attention reads queries, keys and values where they are, with the numbers of plain PyTorch."""
+"""Attention reads queries, keys and values without copies, with the numbers of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATTENTION, COPY = "::_scaled_dot_product_flash_attention_for_cpu(", "poptorch_em
 
 
 class Attentive(nn.Module):
-    """A layer of attention as PyTorch has it, with a loss."""
+    """PyTorch's attention layer, with a loss."""
 
     def __init__(self, num_heads: int, *, batch_first: bool = True) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def run(model: nn.Module) -> tuple[list[torch.Tensor], str]:
 
 
 def plain(model: nn.Module) -> list[torch.Tensor]:
-    """Returns the same of plain PyTorch."""
+    """Returns the result and the weights of plain PyTorch."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Attention of inference by the engine's products: plain PyTorch's numbers everywhere."""
+"""Attention for inference by the engine's own products: plain PyTorch's numbers."""
 
 from __future__ import annotations
 

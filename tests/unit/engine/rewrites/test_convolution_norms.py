@@ -1,4 +1,4 @@
-"""Convolutions of inference: batch norms and ReLUs become part of them, the numbers stay."""
+"""Convolutions for inference: batch norms and ReLUs are folded into them, with equal numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKED = "mkldnn::_convolution_pointwise"
 
 
 def norm(channels: int, kind: type[nn.Module] = nn.BatchNorm2d, **settings: object) -> nn.Module:
-    """Returns a batch norm that has seen something."""
+    """Returns a batch norm with statistics of some data."""
     made = kind(channels, **settings)
     if made.running_mean is not None:
         nn.init.normal_(made.running_mean)
@@ -50,7 +50,7 @@ class Residual(nn.Module):
 
 
 class Shown(nn.Module):
-    """Uses the convolution's result, too."""
+    """A body that also uses the convolution's result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Shown(nn.Module):
 
 
 class Normed(nn.Module):
-    """Uses what the norm gives beside its ReLU."""
+    """A body that also uses the norm's result before its ReLU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Twice(nn.Module):
 
 
 class OfBatch(nn.Module):
-    """A norm by the numbers of its batch, which it has in evaluation where it keeps none."""
+    """A norm without running statistics, which uses those of its batch in evaluation, too."""
 
     def __init__(self) -> None:
         super().__init__()

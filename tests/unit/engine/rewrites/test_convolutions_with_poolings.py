@@ -1,4 +1,4 @@
-"""Convolutions of few channels with the pooling behind them: plain PyTorch's numbers everywhere."""
+"""Convolutions of few channels, fused with their pooling: plain PyTorch's numbers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ X = (4, 3, 20, 22)
 
 @pytest.fixture(autouse=True)
 def _any_size_and_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pools small convolutions, too, wherever the tests run."""
+    """Allows the rewrite for small convolutions, and on any processor."""
     monkeypatch.setattr(pooled_convolution, "_FEWEST_MULTIPLICATIONS", 1)
     monkeypatch.setattr(pooled_convolution, "runs_here", lambda: True)
 
 
 class Shown(nn.Module):
-    """Returns what a convolution computes beside its pooling."""
+    """A body that also returns the convolution's result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Shown(nn.Module):
 
 
 class Placed(nn.Module):
-    """Reads where the maxima are."""
+    """A body that reads the positions of the maxima."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Placed(nn.Module):
 
 
 class Read(nn.Module):
-    """Reads what is pooled beside its ReLU."""
+    """A body that also reads the pooled values before the ReLU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Read(nn.Module):
 
 
 class Made(nn.Module):
-    """A convolution by a weight that is computed in each call."""
+    """A convolution whose weight is computed in each call."""
 
     def __init__(self) -> None:
         super().__init__()

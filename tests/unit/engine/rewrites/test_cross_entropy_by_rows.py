@@ -23,7 +23,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Tagger(nn.Module):
-    """Scores of classes for each position of a sequence, with a loss of the scores turned."""
+    """Scores of classes for each position of a sequence, with a loss of the transposed scores."""
 
     def __init__(self, loss: Loss, *, is_split: bool = False) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def of_log_softmax(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def through_two_views(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Reads the logarithms in a shape of images, which only two views give."""
+    """Computes a loss from log-probabilities in the shape of images, through two views."""
     logs = F.log_softmax(scores.transpose(1, 2), 1).unsqueeze(-1).transpose(2, 3)
     return F.nll_loss(logs, target.unsqueeze(1))
 
@@ -97,7 +97,7 @@ def trained(model: nn.Module, data: tuple[torch.Tensor, ...]) -> tuple[list[torc
 
 
 def by_hand(model: Tagger, data: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """Returns the same by plain PyTorch."""
+    """Returns the outputs and weights of plain PyTorch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     outputs = []
     for x, target in zip(*(each.chunk(ACCUMULATION) for each in data), strict=True):

@@ -1,4 +1,4 @@
-"""The gradient of a cross entropy by its scores has the bits of PyTorch's two operators."""
+"""The gradient of a cross entropy for its scores has the bits of PyTorch's two operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def by_pytorch(
     ignore_index: int,
     total_weight: torch.Tensor,
 ) -> torch.Tensor:
-    """Returns the gradient by the scores, in two steps."""
+    """Returns the gradient of the scores, in two steps."""
     aten = torch.ops.aten
     of_logs = aten.nll_loss_backward(
         gradient, logs, target, None, reduction, ignore_index, total_weight

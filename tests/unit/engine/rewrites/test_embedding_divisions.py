@@ -1,4 +1,4 @@
-"""Gradients of averaged embeddings: divided before they are spread, with the bits of after."""
+"""Gradients of averaged embeddings are divided before they are expanded, with the same bits."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def plain(model, rows=ROWS, lr=0.1):
 
 
 def products_of(text):
-    """Returns which sums get products while they are made."""
+    """Returns the names of the sums that products are added to as they are computed."""
     lines = [line.split() for line in text.splitlines() if "add_product" in line]
     return {line[line.index("accumulator") + 1] for line in lines}
 

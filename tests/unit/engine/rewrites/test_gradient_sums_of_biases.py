@@ -1,4 +1,4 @@
-"""Gradients of biases come with those of weights, with the numbers of plain PyTorch."""
+"""Gradients of biases are computed together with those of weights: plain PyTorch's numbers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plain(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def anchor(options: poptorch.Options) -> None:
-    """Asks for the gradients of weights, so that their products are made alone."""
+    """Anchors the gradients of weights, so that their products are computed separately."""
     for name in ("first.weight", "attention.in_proj_weight", "last.weight"):
         options.anchorTensor(name, f"Gradient___{name}")
 
@@ -93,7 +93,7 @@ def test_sums_when_made_alone_then_have_the_same_bits() -> None:
 
 
 class Linear(torch.autograd.Function):
-    """A product whose gradient reads the sums of columns before that of the weight is made."""
+    """A product whose backward reads the column sums before it computes the weight's gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ class Linear(torch.autograd.Function):
 
 
 class ReadsSums(nn.Module):
-    """Sums of a gradient's columns that others read, or that there are several of."""
+    """A layer whose column sums have other readers, or are computed several times."""
 
     def __init__(self, *, is_read: bool) -> None:
         super().__init__()

@@ -105,7 +105,7 @@ def is_single(node):
 
 
 def check_operations(code):
-    """Checks that all of them are of float32, with casts on their own stages."""
+    """Checks that all of these operations are in float32, with casts on their own stages."""
     names = ("mm.default", "attention_for_cpu_backward.default", "max_pool2d_with_indices.default")
     port_of = code.placed.port_of
     for node in code.graph.operations:

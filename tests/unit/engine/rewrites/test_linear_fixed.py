@@ -1,4 +1,4 @@
-"""Linear layers of inference, packed for each kernel: plain PyTorch's numbers everywhere."""
+"""Linear layers for inference, packed for each kernel: plain PyTorch's numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BATCH = 8
     ids=lambda kernel: kernel.name,
 )
 def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """Has layers of any size packed for one kernel."""
+    """Makes the compiler pack layers of any size for one kernel."""
     with choosing(Role.FIXED_LAYER, request.param, is_packed=True):
         yield request.param
 
@@ -62,7 +62,7 @@ class Twice(nn.Module):
 
 
 class Given(nn.Module):
-    """Returns what a layer computes, and its ReLU."""
+    """Returns the result of a layer, and its ReLU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Written(nn.Module):
 
 
 class Half(nn.Module):
-    """A layer in another type, and a weight that is converted."""
+    """A layer in another type, with a converted weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def wrapped(model: nn.Module, **settings: object) -> poptorch.PoplarExecutor:
 
 
 def num_layers(text: str, kernel: Kernel) -> int:
-    """Counts the layers of a program that a kernel makes."""
+    """Counts the layers of a program that use a kernel."""
     if kernel is Kernel.ONEDNN:
         return text.count(ONEDNN_LAYER)
     return len(re.findall(rf"packed_linear\([^)]* {kernel.name.lower()} \)", text))
@@ -301,7 +301,7 @@ def test_layers_when_the_user_changes_weights_then_are_packed_again(kernel):
 
 
 class Staged(nn.Module):
-    """Layers whose parts (weight, product, bias, ReLU) blocks may tear apart."""
+    """Layers whose parts (weight, product, bias, ReLU) may be in different blocks."""
 
     def __init__(self, cuts: tuple[int, ...]) -> None:
         super().__init__()
@@ -362,7 +362,7 @@ def test_executable_when_saved_and_loaded_then_packs_the_weights_it_is_given(tmp
 
 
 class Chain(nn.Module):
-    """A product with a bias of its own operation, and a layer that follows it directly."""
+    """A product with a separate addition of its bias, and a layer that follows it directly."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Products of training by each kernel: plain PyTorch's numbers, whatever the stages are."""
+"""Products in training by each kernel: plain PyTorch's numbers, for any division into stages."""
 
 from __future__ import annotations
 

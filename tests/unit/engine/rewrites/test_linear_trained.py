@@ -1,4 +1,4 @@
-"""Weights of training that are packed once a window: the same numbers, and the newest weights."""
+"""Weights in training that are packed once for a window: the same numbers, with current weights."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_weight_of_products_of_two_sizes_then_is_packed_for_each() -> None:
 
 
 class Tied(nn.Module):
-    """A weight of a layer and, as it lies, of a product, within a checkpoint and outside of it."""
+    """A weight of a layer and, untransposed, of a product, in a checkpoint and outside of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ def test_products_without_packed_weights_then_are_computed_again_too() -> None:
 
 
 class Chain(nn.Module):
-    """Layers that follow each other directly, the first with a bias of its own operation."""
+    """Layers that follow each other directly; the first one has a separate addition of its bias."""
 
     def __init__(self, *, is_split: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Operations that change no number are left out for the host: the numbers stay, to the bit."""
+"""Operations that change no number are removed for the host, without changing a bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPECIAL = torch.tensor([[-0.0, 1.5, torch.inf], [torch.nan, -2.0, 0.0]])
 
 
 class Function(nn.Module):
-    """Computes what a test says of an input of floating-point numbers and one of integers."""
+    """Computes a test's function of a floating-point input and an integer input."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Dense(nn.Module):
 
 
 class Layers(nn.Module):
-    """Two layers and one that ends no line of a cache, with or without a stage for each."""
+    """Two layers, and one whose outputs fill no cache line; optionally each in its own stage."""
 
     def __init__(self, *, is_split: bool = False) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def trained(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], str]
 
 
 def trained_by_hand(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the same in plain PyTorch and float64."""
+    """Returns the weights of plain PyTorch in float64."""
     model.double()
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     for part in x.double().chunk(ACCUMULATION):
@@ -144,7 +144,7 @@ def test_layer_that_is_called_twice_then_has_its_kernel_packed_once() -> None:
 
 
 class Function(nn.Module):
-    """Has a weight, and computes with it what a test says."""
+    """A model with a weight, which computes a test's function of it."""
 
     def __init__(self, function: Callable[..., torch.Tensor], *shape: int) -> None:
         super().__init__()

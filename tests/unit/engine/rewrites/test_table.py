@@ -1,4 +1,4 @@
-"""The table of rewrites: its order, that no rewrite is missing, and when each takes place."""
+"""The table of rewrites: its order, its completeness, and the programs of each rewrite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables with names, against those of PyTorch and the closed formulas of the literature."""
+"""The named tables, compared with PyTorch's and with closed formulas of the literature."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def has_table(name: str, num_ipus: int, stages_per_ipu: int, num_micro_batches: 
 
 
 def rows_of(schedule: Schedule) -> list[list[str]]:
-    """Returns what each IPU runs, as text."""
+    """Returns the actions of each IPU as text."""
     return [
         [str(action) for action in schedule.actions(ipu) if action.kind is not Kind.UPDATE]
         for ipu in range(schedule.num_ipus)
@@ -50,7 +50,7 @@ def rows_of(schedule: Schedule) -> list[list[str]]:
 
 
 def counted_from_one(row: list[str]) -> list[str]:
-    """Returns a row with the forwards' micro-batches one higher."""
+    """Returns a row with the numbers of the forwards' micro-batches increased by one."""
     halves = (action.partition("F") for action in row)
     return [f"{s}F{int(m) + 1}" if letter else s for s, letter, m in halves]
 
@@ -115,7 +115,7 @@ def test_bubble_when_costs_are_equal_then_is_the_closed_formula(p: int, m: int) 
 
 
 # Micro-batches that an IPU holds at most, in those of all its stages. Source: Qi et al. (arXiv
-# 2401.10241), table 2, for the zero bubbles; the others likewise.
+# 2401.10241), table 2, for the zero bubbles; the others follow in the same way.
 @pytest.mark.parametrize(
     ("name", "per_ipu", "held"),
     [
