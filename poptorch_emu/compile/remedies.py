@@ -50,10 +50,11 @@ class Remedy:
 
 
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
-    """Returns the worthwhile changes, best first, after those that a real system requires.
+    """Returns the worthwhile changes, after those that a real system requires.
 
-    The first cause of the plan is always among them, even if no change helps. A change must fit in
-    memory. If the unchanged model does not fit, a change must not need more memory.
+    They are in the order of their causes, so that the first one concerns the bottleneck. If no
+    change helps against the first cause, it is the last one. A change must fit in memory. If the
+    unchanged model does not fit, a change must not need more memory.
     """
     now = planner.plan()
     if not now.time.step_seconds or now.time.throughput is None:
@@ -61,18 +62,18 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
     search = _Search(planner, now)
     needed = [search.of_weight(weight) for weight in now.time.spread_weights]
     found: list[Remedy] = []
-    for loss in losses(now.time):
+    unhelped: list[Remedy] = []
+    for number, loss in enumerate(losses(now.time)):
         best = max((remedy.score for remedy in found), default=0.0)
         # Larger micro-batches need another trace, so they are planned for the largest cause only.
         remedy = search.remedy(loss, may_trace=loss.share >= best and now.tiles.fits)
         if remedy is not None and remedy.score >= LEAST_SHARE:
             found.append(remedy)
-        elif not found:
-            # Only the user can make the host faster, which saves up to all of this cause.
-            saved = loss.share if loss.cause is Cause.HOST_DATA else 0.0
-            found.append(Remedy(loss, {}, None, score=saved))
-    found.sort(key=lambda remedy: -remedy.score)
-    return tuple(_without_repetition([*needed, *found]))
+        elif number == 0 and loss.cause is Cause.HOST_DATA:
+            found.append(Remedy(loss, {}, None, score=loss.share))  # The user can mend it.
+        elif number == 0:
+            unhelped.append(Remedy(loss, {}, None))
+    return tuple(_without_repetition([*needed, *found, *unhelped]))
 
 
 def _without_repetition(found: Iterable[Remedy]) -> Iterator[Remedy]:

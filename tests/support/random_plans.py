@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.settings import SCHEDULES
 from poptorch_emu.emulator.estimates import planner_of
+from poptorch_emu.plan.time.step_parts import Part
 
 SYSTEMS = ("bow-pod16", "mk2-pod4")
 
@@ -159,6 +161,7 @@ def check_remedies(case: Case, system: str) -> int:
     """Checks that each change has the promised effect in a new model; returns their number."""
     view = emulator.summary(*built(case), system=system).view
     before = emulator.estimate(*built(case), system=system)
+    check_first_insight(view, before.shares)
     promises = 0
     for insight in view["insights"]:
         told = re.search(r"predicts ([\d.]+) ×", insight["text"])
@@ -172,6 +175,31 @@ def check_remedies(case: Case, system: str) -> int:
         assert ("changes the training" in insight["text"]) == changes, (case, insight)
         promises += 1
     return promises
+
+
+# The words of an insight about a part of a step.
+_WORDS = {
+    "calls": "Starting a call",
+    "host input": "waits for inputs",
+    "host output": "waits for results",
+    "streaming": "waits for streaming",
+    "imbalance": "times the mean",
+    "turns": "Only one IPU works",
+    "ramp": "Filling and emptying",
+    "all-reduce": "Adding up the gradients",
+}
+
+
+def check_first_insight(view: dict[str, Any], shares: Mapping[Part, float]) -> None:
+    """Checks that the first insight with a change names the largest loss of a step."""
+    told = [
+        i["text"] for i in view["insights"] if i["kind"] == "warning" and "predicts" in i["text"]
+    ]
+    largest = max(shares, key=lambda part: shares[part])
+    if not told or shares[largest] < 0.5 or largest.word not in _WORDS:
+        return
+    unhelped = any("No change that was tried" in i["text"] for i in view["insights"])
+    assert _WORDS[largest.word] in told[0] or unhelped, (largest, told)
 
 
 def check_plans(seed: int) -> str:
