@@ -7,20 +7,17 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.node import map_aggregate
 
 from poptorch_emu.errors import compiler_error, make_error
-from poptorch_emu.ir.graph import Graph, SourceKind, source_of
-from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
-from poptorch_emu.torch_versions import BatchNorm, OpOverload
+from poptorch_emu.ir.graph import Graph, source_of
+from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace import leniency
+from poptorch_emu.trace.compared_captures import computed
 from poptorch_emu.trace.known_values import reads_shape_only
 from poptorch_emu.trace.module_state import reassigned
 from poptorch_emu.troubleshooting import Topic
@@ -102,7 +99,7 @@ def check_equal(
         Error: the captures may compute different results.
     """
     check_unread(second, [name for name, each in resized.items() if not each.is_known])
-    if again or list(_computed(first, resized)) != list(_computed(second, resized)):
+    if again or list(computed(first, resized)) != list(computed(second, resized)):
         raise _refused(next(iter(again or resized)))
 
 
@@ -114,45 +111,6 @@ def _is_unread(node: fx.Node) -> bool:
 
 def _overwrites(user: fx.Node, node: fx.Node) -> bool:
     return user.target is torch.ops.aten.copy_.default and user.all_input_nodes[1:] != [node]
-
-
-def _computed(graph: Graph, resized: Collection[str]) -> Iterator[tuple[Any, ...]]:
-    """Yields the operations that depend on more than constants and these buffers."""
-    ids: dict[fx.Node, int] = {}
-    for node in graph.fx.nodes:
-        if node.op == "placeholder":
-            source = source_of(node)
-            if source.kind is not SourceKind.CONSTANT and source.name not in resized:
-                ids[node] = len(ids)
-            continue
-        is_random = (
-            isinstance(node.target, OpOverload)
-            and torch.Tag.nondeterministic_seeded in node.target.tags
-        )
-        depends = not reads_shape_only(node) and any(each in ids for each in node.all_input_nodes)
-        if node.op == "output" or not (depends or is_random) or _writes(node, resized):
-            continue
-        ids[node] = len(ids)
-        if is_mutating(node):
-            ids |= {each: ids[node] for each in written_memory(node)}
-        yield str(node.target), str(map_aggregate((node.args, node.kwargs), partial(_form, ids)))
-
-
-def _form(ids: Mapping[fx.Node, int], value: Any) -> Any:
-    """Returns an argument in a form that is equal in both captures."""
-    if not isinstance(value, fx.Node):
-        return value
-    result = value.meta["val"]
-    shape = tuple(result.shape) if isinstance(result, torch.Tensor) else None
-    return ids.get(value), ids.get(memory_of(value)), shape
-
-
-def _writes(node: fx.Node, names: Iterable[str]) -> bool:
-    """Returns whether an operation writes one of these buffers."""
-    if not is_mutating(node):
-        return False
-    written = [each for each in written_memory(node) if each.op == "placeholder"]
-    return any(source_of(each).name in names for each in written)
 
 
 def _refused(name: str) -> Exception:

@@ -7,6 +7,7 @@ buffers again, and tensors that `forward` stored elsewhere have values.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import fx
 
 from poptorch_emu import _C
 from poptorch_emu.config import CompileConfig
-from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of
+from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
+from poptorch_emu.ir.mutation import is_mutating, written_memory
 from poptorch_emu.structure import flatten_tensors, rebuild
-from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode
+from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode, disable_current_modes
 from poptorch_emu.trace import (
     assigned_buffers,
     checkpoints,
@@ -29,6 +32,8 @@ from poptorch_emu.trace import (
     new_state,
     regions,
 )
+from poptorch_emu.trace.compared_captures import computed
+from poptorch_emu.trace.held_numbers import HeldNumbers, check_same
 from poptorch_emu.trace.initial_gradient import InitialGradient
 from poptorch_emu.trace.left_tensors import LeftTensors
 from poptorch_emu.trace.module_state import (
@@ -166,6 +171,36 @@ class Forward:
         return [*self._fakes.values(), *self.parameters.values(), *losses, *looked_at, *recorded]
 
     @property
+    def texts(self) -> list[tuple[Any, ...]]:
+        """Texts of all operations that depend on more than constants and unchanged buffers."""
+        written = {
+            source_of(owner).name
+            for node in filter(is_mutating, self.graph.operations)
+            for owner in written_memory(node)
+            if owner.op == "placeholder"
+        }
+        variables = {
+            source_of(node).name
+            for node in self.graph.sources
+            if source_of(node).kind is SourceKind.VARIABLE
+        }
+        apart = variables - written - self.parameters.keys()
+        ends = [node for _, node in (*self.results, *self.losses)]
+        texts = [*computed(self.graph, apart, self._description, ends)]
+        for region in self.graph.regions.values():
+            texts += computed(region, apart)
+        return texts
+
+    def _description(self, node: fx.Node) -> str:
+        """Returns a digest of the value of a node that depends on constants and buffers alone."""
+        value = self._tracer.value_of(node.meta["val"])
+        if value is None:
+            return str(node.target)
+        with disable_current_modes():
+            data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{value.dtype} {hashlib.blake2b(data).hexdigest()}"
+
+    @property
     def new_metadata(self) -> dict[str, ResultMetadata]:
         """Metadata of all results for the next trace; empty if the memo has learned nothing new."""
         memo = self._tracer.memo
@@ -225,9 +260,20 @@ def trace_forward(
         Error: the model cannot be captured; the text names reason, line and remedy.
     """
     record = partial(_trace, model, arguments, config, initial_gradient, hooks, metadata)
+    numbers = HeldNumbers(model)
     forward = record()
-    if not forward.resized:
-        return forward
+    if forward.resized:
+        forward = _with_resized_buffers(model, forward, record)
+    changes = numbers.changes()
+    if changes:
+        check_same(changes, lambda: record().texts, forward.texts)
+    return forward
+
+
+def _with_resized_buffers(
+    model: torch.nn.Module, forward: Forward, record: Callable[[], Forward]
+) -> Forward:
+    """Returns another capture, after buffers have received the shapes of their assigned values."""
     assigned_buffers.check_unread(forward.graph, forward.resized)
     before = {name: model.get_buffer(name) for name in forward.resized}
     try:

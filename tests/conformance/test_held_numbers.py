@@ -1,0 +1,169 @@
+"""Numbers that `forward` changes in Python: refused where a second call would compute otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.small_models import options
+from torch import nn
+
+import poptorch_emu as poptorch
+
+pytestmark = pytest.mark.feature("Errors while tracing", fidelity="exact")
+
+X = torch.randn(3, 4)
+calls = 0
+
+
+class State:
+    def __init__(self) -> None:
+        self.step = 0
+
+
+class Model(nn.Module):
+    count = 0
+
+    def __init__(self, function: Callable[[Model, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.function = function
+        self.step, self.is_first, self.most = 0, True, 0
+        self.counts, self.steps, self.state = {"step": 0}, [0, 0], State()
+        self.register_buffer("frequencies", torch.arange(4.0))
+        self.table: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return poptorch.identity_loss(self.function(self, self.layer(x)), "none")
+
+
+def factor(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return y * m.step
+
+
+def branch(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.counts["step"] += 1
+    return y if m.counts["step"] % 2 else -y
+
+
+def constant(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.steps[1] += 1
+    return y + torch.full((4,), float(m.steps[1]), device=y.device)
+
+
+def place(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.state.step += 1
+    mask = torch.zeros_like(y)
+    mask[m.state.step % 3] = 1
+    return y * mask
+
+
+def first_call(m: Model, y: torch.Tensor) -> torch.Tensor:
+    is_first, m.is_first = m.is_first, False
+    return y if is_first else 2 * y
+
+
+def of_the_class(m: Model, y: torch.Tensor) -> torch.Tensor:
+    Model.count += 1
+    return y + Model.count
+
+
+def of_the_file(m: Model, y: torch.Tensor) -> torch.Tensor:
+    global calls
+    calls += 1
+    return y * calls
+
+
+def rows(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return y[: m.step]
+
+
+def loop(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return poptorch.for_loop(m.step, lambda z: [z * 2], [y])[0]
+
+
+def body(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return poptorch.for_loop(2, lambda z: [z * m.step], [y])[0]
+
+
+DECIDING = {
+    factor: "step (from 0 to 1)",
+    branch: "counts['step'] (from 0 to 1)",
+    constant: "steps[1] (from 0 to 1)",
+    place: "state.step (from 0 to 1)",
+    first_call: "is_first (from True to False)",
+    of_the_class: "Model.count (from ",
+    of_the_file: "test_held_numbers.calls (from ",
+    rows: "step (from 0 to 1)",
+    loop: "step (from 0 to 1)",
+    body: "step (from 0 to 1)",
+}
+
+
+@pytest.mark.parametrize("function", DECIDING, ids=lambda f: f.__name__)
+def test_number_that_decides_then_refused_by_name(function) -> None:
+    plain = Model(function)
+    first, second = plain(X), plain(X)
+    # Outside of a capture the body of a loop runs once.
+    assert function is loop or first.shape != second.shape or not torch.equal(first, second)
+    for wrap in (poptorch.inferenceModel, poptorch.trainingModel):
+        with pytest.raises(poptorch.Error) as caught:
+            wrap(Model(function), options())(X)
+        message = caught.value.message
+        assert f"{DECIDING[function]}" in message and "register_buffer" in message
+
+
+def counts_only(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    m.counts["step"] += 2
+    return torch.relu(y)
+
+
+def has_one_value(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.most = len(y)
+    return y / m.most
+
+
+def keeps_a_table(m: Model, y: torch.Tensor) -> torch.Tensor:
+    if len(y) > m.most:
+        m.most = len(y)
+        places = torch.arange(float(m.most), device=y.device)
+        m.table = torch.outer(places, m.frequencies).cos()
+    return y * m.table
+
+
+@pytest.mark.parametrize("function", [counts_only, has_one_value, keeps_a_table])
+def test_number_that_decides_nothing_then_equals_pytorch_and_counts_one_call(
+    function, caplog
+) -> None:
+    torch.manual_seed(3)
+    model, plain = Model(function), Model(function)
+    plain.load_state_dict(model.state_dict())
+    inference = poptorch.inferenceModel(model, options())
+    for _ in range(2):
+        torch.testing.assert_close(inference(X), plain(X).detach())
+    training = poptorch.trainingModel(model, options())
+    training(X)
+    assert not [line for line in caplog.messages if "step" in line]
+
+
+def test_random_model_that_counts_then_runs() -> None:
+    def drops(m: Model, y: torch.Tensor) -> torch.Tensor:
+        m.step += 1
+        return torch.dropout(y, 0.5, True)
+
+    assert poptorch.inferenceModel(Model(drops), options())(X).shape == (3, 4)
+
+
+def test_number_after_the_capture_then_is_that_of_one_call() -> None:
+    state = State()
+    model = Model(counts_only)
+    model.state = state
+    model.function = lambda m, y: (setattr(m.state, "step", m.state.step + 1), y)[1]
+    poptorch.inferenceModel(model, options()).compile(X)
+    assert state.step == 1
