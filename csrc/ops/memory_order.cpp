@@ -5,6 +5,7 @@
 // names and arguments of PyTorch's, whose kernels assume certain strides. With other strides,
 // PyTorch's kernels raise an error or read wrong elements.
 
+#include <ATen/core/boxing/OperatorKernel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty_strided.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 
 #include "numerics/permuted_copy.h"
@@ -49,6 +51,7 @@ constexpr std::array kOfContiguous{
     Name{"_ctc_loss"},
     Name{"_ctc_loss", "Tensor"},
     Name{"_embedding_bag"},
+    Name{"_embedding_bag_forward_only"},
     Name{"_pdist_backward"},
     Name{"_pdist_forward"},
     Name{"adaptive_max_pool3d_backward"},
@@ -76,20 +79,27 @@ c10::OperatorHandle operator_named(const std::string& name, const std::string& o
   return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
 }
 
-// Calls PyTorch's operator of the same name; copies arguments for which `lies_well` is false.
+// Calls PyTorch's operator of the same name with arguments that `lies_well` accepts.
 template <bool (*lies_well)(const at::Tensor&)>
-void call_laid(const c10::OperatorHandle& ours, torch::jit::Stack* stack) {
-  const auto& schema = ours.schema();
-  const auto values = torch::jit::last(*stack, schema.arguments().size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    c10::IValue& value = (*stack)[stack->size() - values.size() + i];
-    const bool is_given = value.isTensor() && value.toTensor().defined();
-    if (!is_given || schema.arguments()[i].name() == kMask || lies_well(value.toTensor())) continue;
-    value = permuted_copy(value.toTensor());
+class OrderedCall : public c10::OperatorKernel {
+ public:
+  explicit OrderedCall(const c10::OperatorHandle& theirs) : theirs_(theirs) {}
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) const {
+    const auto& arguments = theirs_.schema().arguments();
+    const size_t first = stack->size() - arguments.size();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      c10::IValue& value = (*stack)[first + i];
+      const bool is_given = value.isTensor() && value.toTensor().defined();
+      if (!is_given || arguments[i].name() == kMask || lies_well(value.toTensor())) continue;
+      value = permuted_copy(value.toTensor());
+    }
+    theirs_.callBoxed(stack);
   }
-  const std::string name = schema.name().substr(schema.name().find("::"));
-  operator_named("aten" + name, schema.overload_name()).callBoxed(stack);
-}
+
+ private:
+  c10::OperatorHandle theirs_;
+};
 
 bool is_contiguous(const at::Tensor& x) { return x.is_contiguous(); }
 
@@ -110,8 +120,9 @@ void define_all(torch::Library& m, const Names& names) {
 template <bool (*lies_well)(const at::Tensor&), typename Names>
 void implement_all(torch::Library& m, const Names& names) {
   for (const Name& each : names) {
-    m.impl(full_name(each).c_str(),
-           torch::CppFunction::makeFromBoxedFunction<&call_laid<lies_well>>());
+    const auto theirs = operator_named("aten::" + std::string(each.name), each.overload);
+    m.impl(full_name(each).c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                        std::make_unique<OrderedCall<lies_well>>(theirs)));
   }
 }
 

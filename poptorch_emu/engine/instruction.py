@@ -38,6 +38,7 @@ _ORDERED_TWINS = {
         aten._ctc_loss.Tensor,
         aten._ctc_loss.default,
         aten._embedding_bag.default,
+        aten._embedding_bag_forward_only.default,
         aten._pdist_backward.default,
         aten._pdist_forward.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
