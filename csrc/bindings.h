@@ -10,7 +10,7 @@
 
 namespace poptorch_emu {
 
-// Binds the parts of code to Python: registers, debug records and bodies.
+// Binds the parts of instructions to Python: registers, debug records and bodies.
 void bind_instructions(pybind11::module_& m);
 // Binds `Program` and its enumerations to Python.
 void bind_program(pybind11::module_& m);

@@ -16,11 +16,10 @@ def fullest_moments(view: Mapping[str, Any]) -> dict[tuple[int, str], tuple[int,
 
     If a step runs for several micro-batches, the moment counts at which all IPUs together hold the
     most. An IPU keeps the bytes of its last operation until its next one; before its first
-    operation
-    it holds nothing. Bytes are those of the mean tile; keys are the position of the IPU and the
-    name
-    of the step. A step that takes no time, such as a view, has the moment of the step before it, or
-    of the first step that takes time. The result is empty if the report has no timeline.
+    operation it holds nothing. Bytes are those of the mean tile; keys are the position of the IPU
+    and the name of the step. A step that takes no time, such as a view, has the moment of the step
+    before it, or of the first step that takes time. The result is empty if the report has no
+    timeline.
     """
     memories = view["memory"]["ipus"]
     levels = [

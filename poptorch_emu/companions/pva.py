@@ -97,19 +97,16 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
     operations that compute; `compilation.programs` is one sequence of them.
     `compilation.livenessProgramSteps` are the operations of each IPU in turn. Each step holds
     `program.name`, `notAlwaysLiveMemoryForIpu(ipu)`, `notAlwaysLiveMemoryForTile(tile)`, which is
-    that of the mean tile, and `notAlwaysLiveMemory` of all IPUs, at the moment of the window at
-    which
-    they together hold the most. Each of the three has `bytes` and `variables`, whose names are
-    those
-    of tensors at the peak of an IPU. Bytes are means of the tiles times the number of tiles.
+    that of the mean tile, and `notAlwaysLiveMemory` of all IPUs, when all IPUs of the
+    window together hold the most. Each of the three has `bytes` and `variables`, which are named
+    after the tensors at the peak of an IPU. Bytes are means of the tiles times their number.
     `compilation.alwaysLiveVariables` and `alwaysLiveVariablesForTile(tile)` have `name` and `size`
     of each category: data such as weights, and code.
     `compilation.tiles[t].memory` and `compilation.ipus[i].tiles[t].memory` hold values at the peak:
     `total` and `overflowed`, the bytes above the limit, each as `excludingGaps` and
-    `includingGaps`,
-    which are equal; `alwaysLiveBytes`, `notAlwaysLiveBytes` and `category.<name>.total` of
-    `variable`, `constant`, `vertexCode`, `vertexInstanceState`, `internalExchangeCode`,
-    `controlCode` and `stack`. The totals of `hostExchangeCode`, `vectorListDescriptor` and
+    `includingGaps`, which are equal; `alwaysLiveBytes`, `notAlwaysLiveBytes` and
+    `category.<name>.total` of `variable`, `constant`, `vertexCode`, `vertexInstanceState`,
+    `internalExchangeCode`, `controlCode` and `stack`. The totals of `hostExchangeCode`, `vectorListDescriptor` and
     `vertexFieldData`, which have no model, are 0.
     `execution.totalCycles.total` are the cycles of a call. `execution.steps` are the steps of the
     IPUs in one window: `program` (`name`, `type`, `computeset.vertices`), `cyclesByTile`,
@@ -218,9 +215,8 @@ def openTrace(path: str | Path) -> Section:
     """Returns the events of the host in a `profile.pop` that profiling wrote (exact).
 
     `processes[0]` has the `pid` of the process that wrote the report. Its `threads` are the calls,
-    as
-    the thread "calls", and each channel of `libpvti` or `poptorch.profiling`. A thread has `name`,
-    `events` and `tid`, a number that counts from 1.
+    as the thread "calls", and each channel of `libpvti` or `poptorch.profiling`. A thread has
+    `name`, `events` and `tid`, a number that counts from 1.
 
     Args:
         path: path of the file.

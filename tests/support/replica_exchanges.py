@@ -90,7 +90,7 @@ class Network(torch.nn.Module):
         self.num_replicas, self.num_stages, self.exchanges = num_replicas, num_stages, exchanges
 
     def mixed(self, values: list[torch.Tensor], run: Callable[[str, Any], Any]) -> Any:
-        """Runs the layers on the values of some replicas; `run` exchanges by name."""
+        """Runs the layers on the values of some replicas; `run` runs the exchange with a name."""
         for number, layer in enumerate(self.layers):
             if self.num_stages > 1:
                 stage = number * self.num_stages // len(self.layers)

@@ -7,8 +7,8 @@ namespace {
 
 // Minimum length of an action for which a second worker always saves time.
 constexpr int64_t kLongActionNs = 150'000;
-// Duration of a trial, which has a few windows at least and not many at most. A trial ends early
-// after windows 1.5 times as long as the other way's have cost this time.
+// Duration of a trial; the next two numbers limit its windows. A trial ends early if windows that
+// take 1.5 times as long as those of the other way add up to this duration.
 constexpr int64_t kTrialNs = 3'000'000;
 constexpr int64_t kFewestTried = 3;
 constexpr int64_t kMostTried = 8;

@@ -96,8 +96,7 @@ def all_to_all_single_cross_replica(x: torch.Tensor, replication_factor: int) ->
 
     Returns:
             The pieces that the replicas sent, in replica order and in the shape of `x`; `x` outside
-            a
-            trace.
+            a trace.
 
         Raises:
             ValueError: `replication_factor` does not divide the size of the first axis.

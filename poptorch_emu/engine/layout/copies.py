@@ -125,7 +125,7 @@ class _Editor:
                 alive |= set(instruction.reads)
         return needed[::-1]
 
-    # Changes to sums of parts that are zero elsewhere.
+    # Functions that remove sums of zero-padded parts.
 
     def joined(self, instruction: Instruction) -> bool:
         """Concatenates the parts that a sum adds, if they cover the whole tensor."""
@@ -172,7 +172,7 @@ class _Editor:
     def _is_only_read_once(self, register: int) -> bool:
         return self._readers[register] == 1 and register not in self._kept
 
-    # Changes to copies of copies.
+    # Functions that remove copies of copies.
 
     def joined_in_order(self, instruction: Instruction) -> bool:
         """Concatenates a gradient directly in the order of the copy that follows."""
@@ -304,7 +304,7 @@ class _Editor:
                 found = found.viewed(self._shapes[move.outputs[0]])
         return found
 
-    # Functions that write instructions.
+    # Functions that add an instruction to the changed code.
 
     def _new(self, shape: Sequence[int]) -> int:
         register = self._code.new_register()

@@ -125,7 +125,7 @@ def code_bytes(
     Args:
         operations: operations in the order of execution.
         is_outlined: whether equal parts of the program are stored once.
-        outline_threshold: least value of a run of operations that becomes a function.
+        outline_threshold: least value of repeated operations that lets them become a function.
         is_replicated: whether the model has several replicas.
     """
     stored, num_calls = list(operations), 0

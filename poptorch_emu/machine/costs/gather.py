@@ -78,8 +78,8 @@ def look_up(
         num_indices: number of rows to read.
         item_bytes: size of an element.
         tiles: tiles that share the work.
-        proportion: fraction of a tile's memory that a plan may use. If no plan does with so little,
-            the one that needs the least memory is returned.
+        proportion: fraction of a tile's memory that a plan may use. If every plan needs more, the
+            plan with the least memory is returned.
     """
     result = tiles.bytes(num_indices * width, item_bytes)
 

@@ -175,7 +175,7 @@ def _main(
         left = max(event.end_seconds for event in work if event.micro_batch < middle)
         right = min(event.begin_seconds for event in work if event.micro_batch >= middle)
         gap = (f"{num_left:,} micro-batches, not drawn", left, right)
-        if left <= right:  # In a table the first ones may end after the last have begun.
+        if left <= right:  # By a table, early micro-batches may end after late ones begin.
             return [("main", begin, left), gap, ("main", right, end)]
     return [("main", begin, end)]
 

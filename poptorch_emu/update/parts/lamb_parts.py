@@ -20,7 +20,7 @@ from poptorch_emu.update.recorded import (
     record_lamb_step,
 )
 
-# The weights of a model have few types and groups, so each half is recorded once for each pair.
+# Each graph is recorded once for a type and a group of weights, because a model has few of them.
 _known_direction = lru_cache(maxsize=64)(record_lamb_direction)
 _known_step = lru_cache(maxsize=64)(record_lamb_step)
 

@@ -133,8 +133,7 @@ class LayerNormalization(keras.layers.LayerNormalization):  # type: ignore[misc]
         """Returns the normalised inputs, in their shape.
 
         The layer moves the axes of the features to the end meanwhile, because Keras 3.15 with
-        PyTorch
-        normalises wrong axes if neighbouring feature axes are not the last ones.
+        PyTorch normalises wrong axes if neighbouring feature axes are not the last ones.
         """
         num_axes = len(inputs.shape)
         axes = [axis % num_axes for axis in self.axis]
