@@ -185,8 +185,9 @@ class DataLoader(TorchDataLoader[Any]):
             return self._combined
         require(
             self._combined is not None and rebatched_worker_size <= self._combined,
-            f"The rebatched_worker_size ({rebatched_worker_size}) must be <= to the combined batch "
-            f"size ({self._combined}): the worker joins what it loads.",
+            f"The rebatched_worker_size ({rebatched_worker_size}) must be <= to the combined "
+            f"batch size ({self._combined}): the worker joins batches into larger ones of the "
+            "combined batch size.",
         )
         return rebatched_worker_size
 

@@ -38,12 +38,14 @@ def check_partitioning(
         if torch_arguments.get(name) is not None:
             raise make_error(
                 f"`{name}` option is mutually exclusive with auto_distributed_partitioning=True. "
-                "Set that to False and let the sampler choose what each process reads."
+                "Set auto_distributed_partitioning=False and let the sampler choose the samples "
+                "that each process reads."
             )
     require(
         not isinstance(dataset, IterableDataset),
         "auto_distributed_partitioning not supported for IterableDataset: it has no indices to "
-        "share. Set it to False and let the dataset choose what each process reads.",
+        "share. Set auto_distributed_partitioning=False and let the dataset choose the samples "
+        "that each process reads.",
     )
     require(
         batch_size is not None,
@@ -114,7 +116,8 @@ def warn_of_odd_batches(batch_sampler: Any, batches_per_step: int) -> None:
         logger.warning(
             "The `batch_sampler` __len__ method is not implemented, so it is not known whether it "
             "yields a multiple of the %d batches that one step takes, and drop_last=False: the "
-            "last step may be smaller than what the model is compiled for.",
+            "last step may have fewer samples than the model is compiled for. Implement __len__, "
+            "or use drop_last=True.",
             batches_per_step,
         )
         return

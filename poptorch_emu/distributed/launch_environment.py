@@ -52,9 +52,9 @@ def launch_secret() -> str:
     secret = os.environ.get(SECRET, "")
     if secret and len(secret) < _LEAST_SECRET:
         raise make_error(
-            f"{SECRET} has {len(secret)} characters, and must have {_LEAST_SECRET} or more, which "
-            "nobody can guess. poprun makes one; under torchrun and mpirun leave it unset, or give "
-            "all processes the same."
+            f"{SECRET} has {len(secret)} characters, but must be a random text of at least "
+            f"{_LEAST_SECRET} characters. poprun creates one; with torchrun or mpirun leave it "
+            "unset, or set the same text in all processes."
         )
     return secret
 

@@ -62,7 +62,7 @@ def _addresses(other_hosts: Sequence[str]) -> tuple[str, str]:
     told = os.environ.get(_ADDRESS, "")
     number = resolved(told, 0, _ADDRESS) if told else ""
     if number in _EVERY_ADDRESS:
-        raise _unknown(f"{_ADDRESS} is '{told}', which is no address of one host")
+        raise _unknown(f"{_ADDRESS} is '{told}', which is not the address of one host")
     interface = named_interface()
     if interface is not None:
         own = address_of(interface)

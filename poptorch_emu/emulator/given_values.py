@@ -48,9 +48,9 @@ def check_model(model: object) -> None:
     """
     if not isinstance(model, PoplarExecutor):
         raise TypeError(
-            f"The model must be wrapped, but got {described(model)}. Pass what "
+            f"The model must be wrapped, but got {described(model)}. Pass the result of "
             "poptorch.trainingModel(module, options, optimizer) or "
-            "poptorch.inferenceModel(module, options) returns."
+            "poptorch.inferenceModel(module, options)."
         )
 
 

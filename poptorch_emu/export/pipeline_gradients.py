@@ -38,8 +38,9 @@ def pipeline_group(spec: PipelineSpec, group: dist.ProcessGroup | None) -> Any:
         return group
     if group is not None:
         raise ValueError(
-            f"A group was given, but the {spec.num_replicas} replicas of this pipeline have groups "
-            "of their own. Leave `group` out, and start as many processes for each replica."
+            f"A group was given, but the {spec.num_replicas} replicas of this pipeline have "
+            "groups of their own. Leave `group` out, and start the same number of processes for "
+            "each replica."
         )
     return _mesh(spec)[_RANK].get_group()
 

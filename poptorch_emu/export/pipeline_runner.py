@@ -192,8 +192,9 @@ def make_optimizer(
     unknown = [name for name, one in parameters.items() if one.requires_grad and name not in known]
     if unknown:
         raise ValueError(
-            f"The optimizer knows no parameter '{unknown[0]}'. Pass the module that stage_module() "
-            "made; compile it in place, by module.compile(), so that its names stay."
+            f"The optimizer has no group that contains parameter '{unknown[0]}'. Pass the module "
+            "that stage_module() made; compile it in place, by module.compile(), so that its names "
+            "stay."
         )
     groups: list[dict[str, Any]] = []
     for group in spec["groups"]:

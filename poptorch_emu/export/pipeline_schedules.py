@@ -136,7 +136,10 @@ def make_schedule(
 
 def _check_own_stages(stages: Sequence[PipelineStage], spec: PipelineSpec, kind: str) -> None:
     if not stages:
-        raise ValueError("A schedule needs the stages of this process, but was given none.")
+        raise ValueError(
+            "A schedule needs the stages of this process, but the list of stages is empty. Pass "
+            "stage(index, device) for each index that own_stages() returns."
+        )
     first = stages[0]
     ranks = ranks_of_stages(spec, first.group_size, kind)
     expected = [stage for stage, rank in enumerate(ranks) if rank == first.group_rank]

@@ -38,9 +38,9 @@ def check_exportable(executable: Executable, *, freezes_statistics: bool) -> Non
     graph = executable.graph
     if executable.guards.reads:
         raise make_error(
-            "The program holds for some values of its inputs only (emulator.set_value_guards), and "
-            "what is exported has no guards. Make these inputs buffers or arguments of the "
-            "constructor, and compile without the option."
+            "The program holds for some values of its inputs only (emulator.set_value_guards), "
+            "but exported stages cannot check these values. Make these inputs buffers or "
+            "arguments of the constructor, and compile without the option."
         )
     if graph.averages:
         raise make_error(
@@ -87,8 +87,9 @@ def warn_of_losses(executable: Executable) -> None:
         )
     if config.recomputation not in (None, Recomputation.NONE) or _is_offloaded(config):
         logger.warning(
-            "Recomputation and offloading are left out of the exported stages: they change memory, "
-            "not values. Wrap what takes too much in torch.utils.checkpoint before you compile."
+            "Recomputation and offloading are left out of the exported stages: they change "
+            "memory, not values. Wrap layers that need too much memory in torch.utils.checkpoint "
+            "before you compile."
         )
     if config.anchors:
         logger.warning(

@@ -105,8 +105,8 @@ def _finding_file(dataset: str, download: Callable[..., Any]) -> Callable[..., A
         folder = os.environ.get(DATASETS_VARIABLE)
         if folder is not None and not Path(folder).is_dir():
             raise FileNotFoundError(
-                f"{DATASETS_VARIABLE} is {folder!r}, and there is no such folder. Name the one "
-                f"that has {fname!r}, or unset it."
+                f"{DATASETS_VARIABLE} is {folder!r}, and there is no such folder. Set it to the "
+                f"folder that contains {fname!r}, or unset it."
             )
         if folder is not None and (Path(folder) / fname).exists():
             return str(Path(folder) / fname)

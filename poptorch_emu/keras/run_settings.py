@@ -153,7 +153,8 @@ def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
     if not system.can_run:
         raise make_error(
             "IPUConfig.device_connection.type says that this process never runs a program. Set "
-            "DeviceConnectionType.ALWAYS or ON_DEMAND; programs are not compiled beforehand here."
+            "DeviceConnectionType.ALWAYS or ON_DEMAND; a process that only compiles programs is "
+            "not supported."
         )
     per_replica = 1 if plan is None else plan.num_ipus
     num_ipus = per_replica if system.num_ipus is None else system.num_ipus

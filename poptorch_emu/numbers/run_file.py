@@ -202,7 +202,7 @@ def _plain(value: Value, places: list[Place]) -> dict[str, Any]:
 
 def _value(entry: dict[str, Any]) -> Value:
     if entry["dtype"] not in _DTYPES:
-        raise ValueError(f"{entry['dtype']!r} is no type of tensors")
+        raise ValueError(f"{entry['dtype']!r} is not a dtype of PyTorch")
     return Value(
         entry["kind"],
         entry["result"],

@@ -22,8 +22,8 @@ def accessAttributes(attribute_id_str: str) -> Any:
     """
     if not isinstance(attribute_id_str, str):
         raise ValueError(
-            f"Wrong type for attribute_id_str: {type(attribute_id_str).__name__}. It must be the "
-            "text that stands for the attributes."
+            f"Wrong type for attribute_id_str: {type(attribute_id_str).__name__}. It must be a "
+            "string that represents the attributes."
         )
     try:
         if not attribute_id_str.startswith(ATTR_PREFIX):

@@ -68,8 +68,8 @@ class CPU:
             return self.execute(*inputs)
         if not inputs or not all(isinstance(value, torch.Tensor) for value in inputs):
             raise compiler_error(
-                f"CPU op {self._ID!r} was called with {[type(value) for value in inputs]}; give it "
-                "one tensor or more, and what is no tensor by a closure or an attribute of a "
+                f"CPU op {self._ID!r} was called with {[type(value) for value in inputs]}; pass "
+                "one tensor or more, and pass other values by a closure or an attribute of a "
                 "module."
             )
         example = self._example(inputs)

@@ -110,7 +110,8 @@ class MultiConv:
                 if num_convolutions == 0:
                     raise compiler_error(
                         "There is no convolution within this poptorch.MultiConv: it groups those "
-                        "that run in its `with` statement. Put some there, or leave it out."
+                        "that run in its `with` statement. Move convolutions into the `with` "
+                        "statement, or leave it out."
                     )
                 self._check_lists(num_convolutions)
 

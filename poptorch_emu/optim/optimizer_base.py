@@ -154,8 +154,8 @@ class Optimizer(torch.optim.Optimizer):
         if missing:
             raise RuntimeError(
                 "Only IPU optimizer states can be loaded onto the IPU. Expected the keys "
-                f"{missing} beside {sorted(map(str, state))}: load what state_dict() of an "
-                "optimizer of poptorch.optim returned."
+                f"{missing} beside {sorted(map(str, state))}: load a result of state_dict() of an "
+                "optimizer of poptorch.optim."
             )
         self._state_dict = {key: state[key] for key in _STATE_KEYS}
         self.ipu_state_is_dirty = False

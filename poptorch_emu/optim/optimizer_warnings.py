@@ -88,8 +88,8 @@ def warn_of_subclass(optimizer: torch.optim.Optimizer) -> None:
     if kind is not torch.optim.AdamW and bases.isdisjoint(kind.__bases__):
         logger.warning(
             "Optimizer `%s` subclassed from classes in poptorch.optim or torch.optim. Poptorch "
-            "does not run Python optimizer code directly: the device has its own rules, so that "
-            "what the subclass overrides probably has no effect.",
+            "does not run Python optimizer code directly: the device has its own update rules, so "
+            "methods that the subclass overrides probably have no effect.",
             kind.__name__,
         )
 

@@ -25,7 +25,8 @@ GONE = {
     "IPUContext": "Wrap a torch.nn.Module with poptorch.inferenceModel or poptorch.trainingModel.",
     "autocast_enabled": f"Write {_INSTEAD_OF_AUTOCAST}.",
     "cast": f"Write {_INSTEAD_OF_AUTOCAST}.",
-    "ipu": "Tensors get to the IPU as arguments of a wrapped model; no name stands for the device.",
+    "ipu": "Pass tensors to the IPU as arguments of a wrapped model; the device has no name in "
+    "PyTorch.",
 }
 
 

@@ -114,8 +114,8 @@ def _tags(node: fx.Node) -> list[torch.Tag]:
 def _not_functional(record: NodeRecord, cause: RuntimeError) -> Error:
     reason = str(cause).splitlines()[0].partition(". ")[0]
     return compiler_error(
-        f"What is changed in place at {record.source} shares memory with other tensors in a way "
-        f"that a compiled graph cannot express ({reason}). Change a copy of it (clone())."
+        f"The tensor that is changed in place at {record.source} shares memory with other tensors "
+        f"in a way that a compiled graph cannot express ({reason}). Change a copy of it (clone())."
     )
 
 

@@ -94,7 +94,7 @@ def _ipu_rows(ipus: list[Mapping[str, Any]]) -> list[list[str]]:
 def _draw_memory(axes: Any, ipus: list[Mapping[str, Any]]) -> None:
     known = [ipu for ipu in ipus if ipu["fullest_tile_bytes"] is not None]
     if not known:
-        draw_unknown(axes, "what tiles hold")
+        draw_unknown(axes, "memory of the tiles")
         return
     bars = [ipu["fullest_tile_bytes"] / KIB for ipu in known]
     draw_stacks(axes, [f"IPU {ipu['ipu']}" for ipu in known], {"fullest tile": bars})

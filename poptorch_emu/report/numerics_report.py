@@ -85,7 +85,7 @@ class NumericsReport(Numerics, PrintedReport):
             )  # fmt: skip
         axes.set_xlim(low, high)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel(f"exponent of two, beside what {of.name} holds")
+        axes.set_xlabel(f"exponent of two, with the limits of {of.name}")
         axes.set_ylabel("share of the numbers that are not zero")
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.legend(frameon=False, fontsize=8)
@@ -105,8 +105,8 @@ class NumericsReport(Numerics, PrintedReport):
         name, scale = TypeRange.of(self.dtype).name, f"loss scale {self.loss_scaling:g}"
         if self.is_supposed:
             return (
-                f"The model has no half precision ({scale}). Shares are what {name} would lose, "
-                "and errors those of the run as it is."
+                f"The model has no half precision ({scale}). Shares are those that {name} would "
+                "lose, and errors are those of the run itself."
             )
         count = len(self.operations)
         return f"{name} is compared with a float64 shadow: {count} values, {scale}."

@@ -91,7 +91,8 @@ def remedy_text(remedy: Remedy) -> str:
         return f"{_cause_text(remedy)} {_OTHERWISE.get(remedy.loss.cause, usual)}"
     advice = _advice_text(remedy)
     if remedy.planned is None:
-        return f"{_cause_text(remedy)} {advice}. No split over as many IPUs was found that does it."
+        usual = "No split over the same number of IPUs was found that does so."
+        return f"{_cause_text(remedy)} {advice}. {usual}"
     return (
         f"{_cause_text(remedy)} {advice[0].upper()}{advice[1:]}: the model of the machine "
         f"predicts {1 + remedy.gain:.2f} × as many rows a second."

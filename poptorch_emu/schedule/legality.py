@@ -131,9 +131,9 @@ def _check_home(schedule: Schedule, ipu: int, action: Action) -> None:
         raise ScheduleError(
             schedule,
             ipu,
-            f"IPU {ipu} runs {action}, which is no action of {schedule.num_stages} stages "
-            f"and {schedule.num_micro_batches} micro-batches with is_training="
-            f"{schedule.is_training}. Remove it.",
+            f"IPU {ipu} runs {action}, which is not an action of a schedule with "
+            f"{schedule.num_stages} stages, {schedule.num_micro_batches} micro-batches and "
+            f"is_training={schedule.is_training}. Remove it.",
             [action],
         )
     home = _home(schedule, action)

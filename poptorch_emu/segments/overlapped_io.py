@@ -97,7 +97,7 @@ def _check_input(node: fx.Node) -> None:
         raise _error(
             node,
             "poptorch.set_overlap_for_input must be the only op applied to an input, which is not "
-            f"the case for input {source_of(value).name}. Use what it returns instead.",
+            f"the case for input {source_of(value).name}. Use its result in all other operations.",
         )
 
 
@@ -107,7 +107,7 @@ def _check_output(graph: Graph, node: fx.Node) -> None:
         raise _error(
             node,
             "poptorch.set_overlap_for_output applied on a node which is not a tensor output. "
-            "Return what it gives from forward.",
+            "Return its result from forward.",
         )
     if len(returned) > 1:
         raise _error(
@@ -119,7 +119,7 @@ def _check_output(graph: Graph, node: fx.Node) -> None:
         raise _error(
             node,
             "poptorch.set_overlap_for_output must be the last op applied to an output, which is "
-            "not the case here. Only return what it gives.",
+            "not the case here. Return its result without further operations.",
         )
 
 

@@ -235,10 +235,10 @@ def _note_put_back(value: Any) -> None:
 
 def _is_copy(taken_at: str, changed_at: str) -> Error:
     return compiler_error(
-        f"What was taken at {taken_at}, with an index that is a tensor, is a copy; it is changed "
-        f"in place at {changed_at}, which would not change the tensor it was taken from. Assign to "
-        "the index, as in x[t : t + 4] = y or x[t : t + 4] += y; or call clone() on what was taken "
-        "if x shall stay as it is."
+        f"The slice taken at {taken_at}, with an index that is a tensor, is a copy, but it is "
+        f"changed in place at {changed_at}, which would not change the original tensor. Assign to "
+        "the index, as in x[t : t + 4] = y or x[t : t + 4] += y; or call clone() on the slice if "
+        "x shall not change."
     )
 
 

@@ -120,10 +120,10 @@ def _referents(value: Any) -> list[Any]:
 def _refused_output(kind: type, where: str) -> Error:
     place = f" (at {where.removeprefix(', ')})" if where else ""
     return compiler_error(
-        f"forward returns a value of type {kind.__name__}{place}, whose tensors are not looked "
-        "for. Return tensors in lists, tuples, dicts, dataclasses or attributes of objects, make "
-        "the type known with poptorch.registerCustomArgParser, or leave the value out (a cache of "
-        "transformers: use_cache=False)."
+        f"forward returns a value of type {kind.__name__}{place}, in which tensors cannot be "
+        "found. Return tensors in lists, tuples, dicts, dataclasses or attributes of objects, "
+        "make the type known with poptorch.registerCustomArgParser, or leave the value out (a "
+        "cache of transformers: use_cache=False)."
     )
 
 

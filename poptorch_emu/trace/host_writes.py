@@ -129,6 +129,6 @@ def _refusal(tensor: torch.Tensor, line: str, what: str) -> Error:
         f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, "
         f"dtype={tensor.dtype}): forward {what} this tensor of the host at {line}, which only "
         "happens while the model is traced. Register it as a buffer of the model "
-        "(self.register_buffer) and write into that, or use a new tensor in forward; what is only "
-        f'read can be made a constant with cpu_tensor.to("ipu"); {Topic.HOST_TENSOR}'
+        "(self.register_buffer) and write into that, or use a new tensor in forward; a tensor "
+        f'that is only read can be made a constant with cpu_tensor.to("ipu"); {Topic.HOST_TENSOR}'
     )

@@ -115,8 +115,8 @@ def warn_of_lost_operations(node: fx.Node) -> None:
     users = [user for user in node.users if user.target is not torch.ops.aten.detach.default]
     if users:
         logger.warning(
-            "The loss that drives back-propagation is %s at %s; what forward computes from it "
-            "afterwards (%s) has no part in the gradients. Wrap the value to minimise in "
+            "The loss that drives back-propagation is %s at %s; a value that forward computes "
+            "from it afterwards (%s) has no part in the gradients. Wrap the value to minimise in "
             "poptorch.identity_loss if it should have; %s",
             node.meta.get("loss", node.name),
             node.meta["record"].source or "an unknown line",

@@ -138,7 +138,7 @@ class _State:
 
 
 _NOT_TRAINED = (
-    "where no optimizer knows it, and each micro-batch would begin with another one. Make it in "
+    "so the optimizer does not have it, and each micro-batch would create another one. Make it in "
     "__init__ (or call the model once on the CPU before it is wrapped)"
 )
 

@@ -105,8 +105,8 @@ def other_thread(func: Any) -> Error:
     """Returns the error for an operation in a thread that TorchScript started."""
     return compiler_error(
         f"{func} runs in a thread of its own (torch.jit.fork), but operations are captured in "
-        "order. Call the function itself in place of fork and wait: stages and micro-batches are "
-        "what runs side by side."
+        "order. Call the function itself in place of fork and wait; on IPUs, only stages and "
+        "micro-batches run in parallel."
     )
 
 

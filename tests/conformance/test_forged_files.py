@@ -92,7 +92,7 @@ def test_results_that_the_program_lacks_when_forged_then_error_at_the_call(tmp_p
     forge(path, with_value("anchors", ["something"]))
     inference = poptorch.inferenceModel(model, opts)
     inference.loadExecutable(path)
-    with pytest.raises(poptorch.Error, match="2 results, and 3 were expected"):
+    with pytest.raises(poptorch.Error, match="2 results, but the model has 3"):
         inference(*batch)
 
 

@@ -68,7 +68,7 @@ def test_recurrent_layer_when_a_setting_is_not_offered_then_keras_is_named(setti
 
 
 def test_mask_then_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="LSTM takes no mask"):
+    with pytest.raises(NotImplementedError, match="LSTM does not support a mask"):
         layers.LSTM(3)(X, mask=np.ones((6, 5), bool))
 
 

@@ -239,7 +239,7 @@ class _HostAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default:
             raise compiler_error(
                 "The condition of ipu.loops.while_loop depends on a value of the IPU: an argument "
-                "of the function, an element, a variable, or what was computed of them. But the "
+                "of the function, an element, a variable, or a value computed from them. But the "
                 "number of iterations must be known before the loop runs. Count with a number of "
                 "Python, or use ipu.loops.repeat and keep values by keras.ops.where once they are "
                 "done."

@@ -203,8 +203,8 @@ class SendingCapture(Capture):
             Error: always.
         """
         raise compiler_error(
-            "next() is called in a layer or a loss, but the data of a model are what fit and its "
-            "like are given. Call it in the function that IPUStrategy.run runs."
+            "next() is called in a layer or a loss, but a model gets its data from the arguments "
+            "of fit, evaluate and predict. Call it in the function that IPUStrategy.run runs."
         )
 
     def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:

@@ -41,10 +41,10 @@ def turn() -> Iterator[None]:
         is_long = since is not None and time.monotonic() - since > _PATIENCE_SECONDS
         if is_long and _is_called_by_data():
             raise compiler_error(
-                "strategy.run is called by a function of data (tf.py_function, "
-                "tf.numpy_function or from_generator), while a function on the IPU waits for these "
-                "data. Compute what the data need on the host, or iterate over the data on the "
-                "host and pass each element to strategy.run(..., args=[...])."
+                "strategy.run is called by a function of data (tf.py_function, tf.numpy_function "
+                "or from_generator), while a function on the IPU waits for these data. Compute "
+                "these values on the host, or iterate over the data on the host and pass each "
+                "element to strategy.run(..., args=[...])."
             )
     _holder = threading.get_ident()
     try:

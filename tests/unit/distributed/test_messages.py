@@ -93,7 +93,9 @@ def test_secret_then_comes_from_the_environment_and_is_no_short_one(tcp_store, m
     MessageStore(tcp_store).write("key", "text")
     assert MessageStore(tcp_store, "0123456789abcdef").read("key") == "text"
     monkeypatch.setenv(SECRET, "0123456789abcde")
-    with pytest.raises(Error, match=f"{SECRET} has 15 characters, and must have 16 or more"):
+    with pytest.raises(
+        Error, match=f"{SECRET} has 15 characters, but must be a random text of at least 16"
+    ):
         MessageStore(tcp_store)
     monkeypatch.delenv(SECRET)
     assert MessageStore(tcp_store).read("key") is None

@@ -117,7 +117,7 @@ def set_places(content, entries):
         (set_version, f"its format is of version {VERSION + 1}, and this package"),
         (set_format, "its list is of another kind"),
         (drop_list, "its list is of another kind"),
-        (set_type, "'float12' is no type of tensors"),
+        (set_type, "'float12' is not a dtype of PyTorch"),
         (set_direction, "'sideways' is not a valid Direction"),
         (set_shape, "shape"),
         (set_kind, "kind"),

@@ -274,7 +274,7 @@ def test_summary_of_what_is_not_known_then_says_so(values):
     view["ipus"] = [{**ipu, **bare} for ipu in view["ipus"]]
     axes = ModelReport(view).plot()
     said = [text.get_text() for one in axes for text in one.texts]
-    assert said == ["what tiles hold: not known", "how a step is spent: not known"]
+    assert said == ["memory of the tiles: not known", "how a step is spent: not known"]
     plt.close(axes[0].figure)
 
 

@@ -36,7 +36,8 @@ ILLEGAL = {
 ,1F0|1B0,2B0,,1F1|1B1,,1U0
 """,
         1,
-        "runs 2B0, which is no action of 2 stages and 2 micro-batches with is_training=True",
+        "runs 2B0, which is not an action of a schedule with 2 stages, 2 micro-batches and "
+        "is_training=True",
     ),
     "wrong-ipu": (
         """\
@@ -138,7 +139,7 @@ def test_check_when_a_rule_is_broken_says_which_and_marks_the_row(name):
 def test_check_when_inference_has_backward_actions_raises():
     training = from_csv(LEGAL)
     schedule = Schedule((0, 1), 2, False, training.rows)
-    with pytest.raises(ScheduleError, match="0B0, which is no action of .* is_training=False"):
+    with pytest.raises(ScheduleError, match="0B0, which is not an action of .* is_training=False"):
         check(schedule)
 
 

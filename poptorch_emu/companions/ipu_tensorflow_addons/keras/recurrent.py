@@ -117,8 +117,8 @@ class _OfIpu:
         """
         if mask is not None:
             raise NotImplementedError(
-                f"{type(self).__name__} takes no mask. Use the layer of keras.layers, or sequences "
-                "of one length."
+                f"{type(self).__name__} does not support a mask. Use the layer of the same name "
+                "in keras.layers, or pad all sequences to one length without a mask."
             )
         if not self._is_time_major:
             return super().call(  # type: ignore[misc]
