@@ -106,8 +106,8 @@ def openReport(path: str | Path, debug_cbor: str | Path | None = None) -> Sectio
     `total` and `overflowed`, the bytes above the limit, each as `excludingGaps` and
     `includingGaps`, which are equal; `alwaysLiveBytes`, `notAlwaysLiveBytes` and
     `category.<name>.total` of `variable`, `constant`, `vertexCode`, `vertexInstanceState`,
-    `internalExchangeCode`, `controlCode` and `stack`. The totals of `hostExchangeCode`, `vectorListDescriptor` and
-    `vertexFieldData`, which have no model, are 0.
+    `internalExchangeCode`, `controlCode` and `stack`. The totals of `hostExchangeCode`,
+    `vectorListDescriptor` and `vertexFieldData`, which have no model, are 0.
     `execution.totalCycles.total` are the cycles of a call. `execution.steps` are the steps of the
     IPUs in one window: `program` (`name`, `type`, `computeset.vertices`), `cyclesByTile`,
     `computeSets` and, for each IPU `i` of the target, `ipus[i].cycles`, `.activeCycles.cyclesFrom`

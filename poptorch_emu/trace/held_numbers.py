@@ -25,7 +25,8 @@ _PLAIN = (int, float, bool, str, type(None))
 _OF_TORCH = frozenset(vars(torch.nn.Module()))  # Attributes of every module.
 # Longer containers are data and no state of a model.
 _MAX_ITEMS = 1000
-# Containers and objects in each other that are searched. An attribute may lead to a whole program.
+# Largest depth of nested containers and objects in the search, because an attribute may lead to a
+# whole program.
 _MAX_DEPTH = 3
 _MAX_NAMED = 3
 _MISSING = object()

@@ -29,7 +29,7 @@ class Case:
     """An operator, its inputs, and its result in PyTorch.
 
     Attributes:
-        surrogate: what its gradient is that of, where that is another function.
+        surrogate: function whose gradient the operator has, unless that is the operator itself.
     """
 
     title: str

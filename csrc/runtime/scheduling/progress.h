@@ -34,10 +34,10 @@ class Progress {
     ++num_changes_;
     if (num_sleeping_ > 0) changed_.notify_all();
   }
-  // Called with the lock, which is released meanwhile: waits for an announcement, or less. A worker
-  // that `wakes_regularly` sleeps for at most a tenth of a second. Meanwhile the worker repeatedly
-  // calls `help` without the lock, which does other work if there is any. A worker that did some
-  // work stops waiting.
+  // Called with the lock, which is released meanwhile: waits for an announcement. A worker that
+  // `wakes_regularly` sleeps for at most a tenth of a second. Meanwhile the worker repeatedly calls
+  // `help` without the lock, which does other work if there is any. A worker that did some work
+  // stops waiting.
   template <class Help>
   void wait_for_change(Lock& lock, bool wakes_regularly, const Help& help) {
     const uint64_t seen = num_changes_;
