@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras.src import backend as keras_backend
 from keras.src.backend import config as keras_config
+from keras.src.losses import losses as keras_losses
 
 from poptorch_emu.keras import old_files, old_optimizers, same_pooling, wrapped_optimizers
 from poptorch_emu.options.base import note_accepted
@@ -27,6 +28,12 @@ _DATASETS = (
 _OF_LOADERS = ("max_queue_size", "workers", "use_multiprocessing")
 
 
+def _labels_of_hinge(y_true: Any) -> Any:
+    """Returns labels of -1 and 1 for those of 0 and 1, as Keras does, without a condition."""
+    is_binary = keras.ops.all((y_true == 0) | (y_true == 1))
+    return keras.ops.where(is_binary, 2.0 * y_true - 1.0, y_true)
+
+
 @functools.cache
 def install() -> None:
     """Makes Keras accept these names and arguments, once in a process."""
@@ -34,6 +41,7 @@ def install() -> None:
     wrapped_optimizers.install()
     old_files.install()
     same_pooling.install()
+    keras_losses.convert_binary_labels_to_hinge = _labels_of_hinge
     keras_backend.standardize_shape = _with_numbers(keras_backend.standardize_shape)
     tf_keras = importlib.import_module("keras._tf_keras.keras")
     for root in (keras, tf_keras):

@@ -100,11 +100,21 @@ def least_proportion(*options: Mapping[str, Any] | None) -> float | None:
     """Returns the least proportion of an IPU's memory that options of Poplar name (modelled).
 
     All other options are accepted.
+
+    Raises:
+        ValueError: a proportion is not above 0, or is above 1.
     """
     given = [each for each in options if each is not None]
     for name in sorted({name for each in given for name in each if name != _PROPORTION}):
         note_accepted(f"poplar_options[{name!r}]")
-    return min((float(each[_PROPORTION]) for each in given if _PROPORTION in each), default=None)
+    found = [float(each[_PROPORTION]) for each in given if _PROPORTION in each]
+    for each in found:
+        if not 0 < each <= 1:
+            raise ValueError(
+                f"{_PROPORTION} is {each}, but is the part of an IPU's memory that products may "
+                "use. Give a number above 0, and at most 1."
+            )
+    return min(found, default=None)
 
 
 def check_accumulation(options: Mapping[str, Any]) -> None:

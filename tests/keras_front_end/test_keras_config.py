@@ -237,3 +237,19 @@ def test_validation_then_takes_no_further_ipus(monkeypatch: pytest.MonkeyPatch) 
         x, labels, batch_size=2, epochs=2, verbose=0, validation_data=(x, labels)
     ).history
     assert len(logs["val_loss"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("matmuls.poplar_options", {"availableMemoryProportion": "1.5"}, "is 1.5, but is the part"),
+        ("convolutions.poplar_options", {"availableMemoryProportion": 0}, "is 0.0, but is the"),
+        ("io_tiles.num_io_tiles", 5000, "is 5000, but an IPU has 1472 tiles"),
+        ("io_tiles.num_io_tiles", -1, "is -1, but an IPU has"),
+    ],
+)
+def test_number_when_out_of_its_range_then_is_refused(name: str, value, message: str) -> None:
+    config = ipu.config.IPUConfig()
+    config.from_dict({name: value})
+    with pytest.raises(ValueError, match=message):
+        config.configure_ipu_system()

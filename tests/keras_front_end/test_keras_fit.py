@@ -293,3 +293,20 @@ def test_keras_model_when_wrapped_by_itself_then_is_refused() -> None:
     )
     with pytest.raises(poptorch.Error, match="reads the host's tensor of parameter .*kernel"):
         training(torch.ones(2, 12))
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_hinge_when_labels_are_binary_or_not_then_trains_as_eager_keras(loss, scale) -> None:
+    x, labels = models.data()
+    y = (labels.reshape(-1, 1) % 2).astype("float32") * scale
+    eager = models.mlp()
+    with models.SCOPE():
+        ours = models.mlp()
+    ours.set_weights(eager.get_weights())
+    logs = []
+    for model in (eager, ours):
+        model.compile("sgd", loss)
+        logs.append(model.fit(x, y, batch_size=4, verbose=0, shuffle=False).history["loss"])
+    np.testing.assert_allclose(*logs, rtol=1e-5)
+    assert models.largest_difference(eager, ours) < NEAR

@@ -16,6 +16,7 @@ from poptorch_emu.keras.config_choices import (
 from poptorch_emu.keras.original_options import least_proportion
 from poptorch_emu.keras.run_settings import SystemSettings
 from poptorch_emu.keras.setting_tree import Group, Setting, Tree
+from poptorch_emu.machine.system import current_system
 from poptorch_emu.options.base import note_accepted
 
 __all__ = [
@@ -256,6 +257,13 @@ def _check(config: IPUConfig) -> None:
         raise ValueError(
             f"IPUConfig.device_connection.type is {connection.type.name}, which needs a version: "
             f"'ipu1' or 'ipu2', not {connection.version!r}."
+        )
+    system = current_system()
+    num_io_tiles, num_tiles = config.io_tiles.num_io_tiles, system.chip.num_tiles
+    if not 0 <= num_io_tiles < num_tiles:
+        raise ValueError(
+            f"IPUConfig.io_tiles.num_io_tiles is {num_io_tiles}, but an IPU has {num_tiles} tiles, "
+            "of which some must compute. Give a smaller number, for example 32."
         )
     if config.io_tiles.place_ops_on_io_tiles and not config.io_tiles.num_io_tiles:
         raise ValueError(
