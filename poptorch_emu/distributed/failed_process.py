@@ -64,7 +64,7 @@ class Watcher:
         """Starts the thread.
 
         Args:
-            store: connection of the thread alone.
+            store: connection to the store that only the thread uses.
             process: number of this process.
             holder: host of process 0, which holds the store if no launcher does.
             on_failure: function that the thread calls once, with the failure.

@@ -23,7 +23,7 @@ def copy_cycles(
         num_bytes: size of the copy; 0 takes no time.
         source: number of the sending IPU in its replica.
         target: number of the receiving IPU in its replica.
-        chip: kind of the IPUs, whose clock counts.
+        chip: kind of the IPUs, whose clock converts seconds to cycles.
         numbers: constants of the time model.
     """
     if not num_bytes or source == target:
