@@ -64,7 +64,7 @@ def _stashed(
         for producer in segments.segments:
             if producer[1] != consumer[1] or not is_stash(producer, consumer):
                 continue
-            values = segments.crossings.get((producer, consumer), [])
+            values = segments.transfers.get((producer, consumer), [])
             if producer[0] is Kind.FORWARD:
                 read = [source for source in segment.loads if source.kind is SourceKind.INPUT]
                 values = [*(inputs[source] for source in read), *values]

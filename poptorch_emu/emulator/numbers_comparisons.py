@@ -27,7 +27,7 @@ from poptorch_emu.numbers.kept_run import KeptRun
 from poptorch_emu.numbers.module_outputs import ModuleOutputs
 from poptorch_emu.numbers.observed_window import ObservedWindow
 from poptorch_emu.numbers.pair import Pair
-from poptorch_emu.numbers.run import Place, Run, Sink
+from poptorch_emu.numbers.run import Position, Run, Sink
 from poptorch_emu.numbers.run_file import RunWriter, opened
 from poptorch_emu.numbers.updates import UpdateJudge, note_of
 from poptorch_emu.numbers.walk import Walk
@@ -82,7 +82,7 @@ def record(
 def compare(
     model: PoplarExecutor, *inputs: Any, against: Against = None, **keywords: Any
 ) -> NumbersReport:
-    """Returns the first place at which a model's numbers differ from those of another run (exact).
+    """Returns where a model's numbers first differ from those of another run (exact).
 
     One window (forward, backward, update) runs twice, and both runs are compared operation by
     operation. Each value is compared with the exact result of its operation on the run's own
@@ -158,7 +158,7 @@ def _walked(observed: ObservedWindow, theirs: Run, *, is_engine: bool) -> Walk:
     scaling = 1.0 if request.optimizer is None else request.optimizer.loss_scaling.value
     graph = observed.graph
     pair = Pair(graph.graph, ours, theirs, graph.numbers, matched, scaling, is_certain)
-    with observed.progress("Comparison", len(graph.numbers) * len(ours.places)) as on_value:
+    with observed.progress("Comparison", len(graph.numbers) * len(ours.positions)) as on_value:
         walk = Walk(pair, on_value)
         judge = UpdateJudge(request, observed.start, ours, theirs)
         walk.run(judge, is_update_complete=is_engine)
@@ -200,7 +200,7 @@ def _other(
     return run, notes
 
 
-def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink) -> list[str]:
+def _run_eager(observed: ObservedWindow, float_type: torch.dtype | None, sink: Sink) -> list[str]:
     """Runs the window in plain PyTorch; returns notes about the parts that are not compared.
 
     Raises:
@@ -213,15 +213,15 @@ def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink)
             "with another wrapped model or with a recorded run (against=)."
         )
     step, notes = None, list[str]()
-    if shadow is None:
+    if float_type is None:
         step, notes = _step(observed.request, observed.start)
     asked = EagerRequest(
         observed.request,
         observed.start,
-        lambda place: _drawn(observed.run, place),
+        lambda position: _drawn(observed.run, position),
         written_buffers(observed.graph.graph),
         step,
-        shadow,
+        float_type,
     )
     run_eager(asked, sink, observed.progress)
     if any(node.target is FOR_LOOP for node in observed.graph.graph.operations):
@@ -232,10 +232,10 @@ def _run_eager(observed: ObservedWindow, shadow: torch.dtype | None, sink: Sink)
     return notes
 
 
-def _drawn(run: Run, place: Place) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the random values at a place with their modules, in the order of forward."""
+def _drawn(run: Run, position: Position) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the random values at a position with their modules, in the order of forward."""
     for number, value in enumerate(run.values):
-        tensor = run.read(number, place) if value.is_random else None
+        tensor = run.read(number, position) if value.is_random else None
         if tensor is not None:
             yield value.module, tensor
 

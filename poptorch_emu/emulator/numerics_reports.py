@@ -18,8 +18,8 @@ from poptorch_emu.report.numerics_report import NumericsReport
 def numerics(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NumericsReport:
     """Returns the precision that half precision loses in a window, by operation (exact).
 
-    One window (forward, backward, update) runs, and in parallel a shadow in float64 with the same
-    weights and random numbers. For each operation and direction the report has the largest and
+    One window (forward, backward, update) runs, and in parallel a reference in float64 with the
+    same weights and random numbers. For each operation and direction the report has the largest and
     the smallest magnitude, the shares that overflow and underflow (become zero, or lose digits),
     and the relative error; for gradients it also has the losses under each loss scale. It
     suggests a loss scale, operations to keep in float32, and whether weights need stochastic
@@ -41,7 +41,7 @@ def numerics(model: PoplarExecutor, *inputs: Any, **keywords: Any) -> NumericsRe
     Example:
         >>> inference = poptorch.inferenceModel(torch.nn.Linear(3, 1).half())
         >>> print(emulator.numerics(inference, torch.ones(2, 3).half()))
-        float16 is compared with a float64 shadow: ...
+        float16 is compared with a float64 reference: ...
         ...
     """
     model = wrapped(model)
@@ -56,13 +56,13 @@ def _numerics(observed: ObservedWindow) -> Numerics:
     halves = [name for name in request.parameters if weights[name].dtype in HALF_TYPES]
     is_told = request.optimizer is not None and not reason
     scaling = 1.0 if request.optimizer is None else request.optimizer.loss_scaling.value
-    count = len(graph.numbers) * len(run.places)
-    with observed.progress("Float64 shadow", count) as on_value:
+    count = len(graph.numbers) * len(run.positions)
+    with observed.progress("Float64 reference", count) as on_value:
         walk = NumericsWalk(graph, run, scaling, halves if is_told else [], on_value)
     updates = [
         UpdateNumbers(name, lost)
         for name, lost in lost_updates(
-            request, observed.start, walk.gradients, len(run.places)
+            request, observed.start, walk.gradients, len(run.positions)
         ).items()
     ]
     notes = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from poptorch_emu.numbers.run import VIEW, Place, Value
+from poptorch_emu.numbers.run import VIEW, Position, Value
 
 # Operators that PyTorch replaces on the CPU: dropout becomes a product with its mask.
 _WRITTEN_OUT = {"dropout": "mul", "native_dropout_backward": "mul"}
@@ -45,7 +45,9 @@ def aligned(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[int, int]:
     return found
 
 
-def aligned_places(ours: Sequence[Place], theirs: Sequence[Place]) -> dict[Place, Place]:
+def aligned_places(
+    ours: Sequence[Position], theirs: Sequence[Position]
+) -> dict[Position, Position]:
     """Returns, for each micro-batch of a replica, the one that reads the same rows.
 
     Rows go to all replicas of the first micro-batch, then to all replicas of the next one.

@@ -9,7 +9,7 @@ from torch import fx
 
 from poptorch_emu.ir.graph import operation_of, record_of
 from poptorch_emu.numbers.graph_values import is_view
-from poptorch_emu.numbers.pair import Pair, PairAtPlace
+from poptorch_emu.numbers.pair import Pair, PairAtPosition
 from poptorch_emu.numbers.run import VIEW, Value
 
 # Assumed: the two runs compute the same result by at most 4 different steps in a row.
@@ -34,22 +34,22 @@ def alternatives(pair: Pair, node: fx.Node, own: int) -> list[int]:
     ]
 
 
-def ends_here(both: PairAtPlace, node: fx.Node) -> bool:
+def ends_here(both: PairAtPosition, node: fx.Node) -> bool:
     """Returns whether the next values agree in their finite elements, as they do after a mask."""
     later = [(both.ours.own(e), both.theirs.own(e)) for e in _next_pairs(both, node)]
     known = [(one, two) for one, two in later if one is not None and two is not None]
     return bool(known) and all(torch.equal(a.isfinite(), b.isfinite()) for a, b in known)
 
 
-def is_no_pair(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) -> bool:
+def is_no_pair(both: PairAtPosition, node: fx.Node, judged: Collection[fx.Node]) -> bool:
     """Returns whether the values that come next are correct without the other run's value.
 
     If so, the runs compute the same result by different steps, for example by scaling in another
-    place. Then this function removes the counterparts of `node` and of the different steps near it.
-    If both runs apply one operation to equal inputs, it removes nothing.
+    position. Then this function removes the counterparts of `node` and of the different steps near
+    it. If both runs apply one operation to equal inputs, it removes nothing.
 
     Args:
-        both: the two runs at one place.
+        both: the two runs at one position.
         node: node of our graph.
         judged: nodes that the walk has reached.
     """
@@ -59,7 +59,7 @@ def is_no_pair(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) ->
         return _lose_counterparts(both, node, judged)
 
 
-def _lose_counterparts(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) -> bool:
+def _lose_counterparts(both: PairAtPosition, node: fx.Node, judged: Collection[fx.Node]) -> bool:
     dropped, pending = dict[fx.Node, int](), [node]
     while pending and len(dropped) < _MOST_OTHER_STEPS:
         each = pending.pop(0)
@@ -83,7 +83,7 @@ def _lose_counterparts(both: PairAtPlace, node: fx.Node, judged: Collection[fx.N
     return False
 
 
-def _not_judged(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) -> list[fx.Node]:
+def _not_judged(both: PairAtPosition, node: fx.Node, judged: Collection[fx.Node]) -> list[fx.Node]:
     """Returns the inputs of an operation that both runs have and that the walk reaches later."""
     found, pending = list[fx.Node](), [*operation_of(node).all_input_nodes]
     while pending:
@@ -97,7 +97,7 @@ def _not_judged(both: PairAtPlace, node: fx.Node, judged: Collection[fx.Node]) -
     return found
 
 
-def _next_pairs(both: PairAtPlace, node: fx.Node) -> list[fx.Node]:
+def _next_pairs(both: PairAtPosition, node: fx.Node) -> list[fx.Node]:
     """Returns the next values after `node`, in the same direction, that both runs have."""
     phase, found = record_of(node).phase, list[fx.Node]()
     pending, seen = [*node.users], set[fx.Node]()
@@ -113,7 +113,7 @@ def _next_pairs(both: PairAtPlace, node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def between(both: PairAtPlace, node: fx.Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+def between(both: PairAtPosition, node: fx.Node) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """Returns the operations directly before a value that only this or only the other run has."""
     pair, their_numbers = both.pair, both.their_numbers
     ours, pending, seen = [], [*operation_of(node).all_input_nodes], set()

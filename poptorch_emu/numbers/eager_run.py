@@ -26,7 +26,7 @@ from poptorch_emu.numbers.graph_values import draws, is_worth_seeing, value_of_c
 from poptorch_emu.numbers.run import (
     FIRST,
     Direction,
-    Place,
+    Position,
     Progress,
     Sink,
     given,
@@ -44,8 +44,8 @@ from poptorch_emu.trace.origins import Origins
 Gradients = Mapping[str, torch.Tensor]
 # Applies one update of the optimiser to a module with the gradients given.
 Step = Callable[[torch.nn.Module, Gradients], None]
-# Yields the random values that the engine drew at a place, with their modules, in forward order.
-Drawn = Callable[[Place], Iterator[tuple[str, torch.Tensor]]]
+# Yields the random values that the engine drew at a position, with their modules, in forward order.
+Drawn = Callable[[Position], Iterator[tuple[str, torch.Tensor]]]
 
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
 _NARROW = {torch.float64: torch.float32}
@@ -59,11 +59,11 @@ class EagerRequest:
     Attributes:
         request: model and inputs of one window.
         start: weights and state at the start of the window.
-        drawn: function that yields the engine's random values at a place.
+        drawn: function that yields the engine's random values at a position.
         buffers: names of the buffers that forward writes.
         step: function that applies the update; `None` if no optimiser of `torch.optim` does the
             same.
-        shadow: type that replaces every narrower floating-point type; `None` to keep the types.
+        float_type: type that replaces every narrower floating-point type; `None` to keep the types.
     """
 
     request: Request
@@ -71,11 +71,11 @@ class EagerRequest:
     drawn: Drawn
     buffers: frozenset[str]
     step: Step | None = None
-    shadow: torch.dtype | None = None
+    float_type: torch.dtype | None = None
 
 
 def run_eager(asked: EagerRequest, sink: Sink, progress: Progress = unseen) -> None:
-    """Runs a window in plain PyTorch and gives its values to `sink`; `progress` counts places."""
+    """Runs a window in plain PyTorch, gives values to `sink`, and counts positions."""
     _EagerWindow(asked, sink).run(progress)
 
 
@@ -85,9 +85,9 @@ class _EagerWindow:
         self._config = asked.request.config
         self._model = copy.deepcopy(asked.request.model)
         self._take(asked.start.weights)
-        if asked.shadow is not None:
-            self._model.to(asked.shadow)
-        self._watch = _Watch(sink, asked.shadow)
+        if asked.float_type is not None:
+            self._model.to(asked.float_type)
+        self._watch = _Watch(sink, asked.float_type)
         self._numbers: dict[str, int] = {}
         self._gradients: dict[str, torch.Tensor] = {}
 
@@ -107,19 +107,19 @@ class _EagerWindow:
                     self._run_micro_batch((micro_batch, replica))
                     own[replica] = self._buffers()
                     on_micro_batch()
-        if self._gradients and self._asked.step is not None and self._asked.shadow is None:
+        if self._gradients and self._asked.step is not None and self._asked.float_type is None:
             self._update()
 
-    def _run_micro_batch(self, place: Place) -> None:
-        args, kwargs = self._asked.request.arguments(lambda tensor: self._rows(tensor, place))
+    def _run_micro_batch(self, position: Position) -> None:
+        args, kwargs = self._asked.request.arguments(lambda tensor: self._rows(tensor, position))
         for name, tensor in self._buffers().items():
-            self._sink.add(self._number(name, given(name, tensor)), place, tensor)
-        self._watch.begin(place, self._asked.drawn(place))
+            self._sink.add(self._number(name, given(name, tensor)), position, tensor)
+        self._watch.begin(position, self._asked.drawn(position))
         with self._running() as origins, _Losses(), self._watch:
             self._model(*args, **kwargs)
         marks = loss.take_marks()
         if self._config.is_training and marks and marks[-1][0].requires_grad:
-            self._differentiate(marks[-1][0], place, origins)
+            self._differentiate(marks[-1][0], position, origins)
 
     @contextmanager
     def _running(self) -> Iterator[Origins]:
@@ -134,7 +134,7 @@ class _EagerWindow:
             loss.start_marks()
             yield origins
 
-    def _differentiate(self, value: torch.Tensor, place: Place, origins: Origins) -> None:
+    def _differentiate(self, value: torch.Tensor, position: Position, origins: Origins) -> None:
         optimizer = self._asked.request.optimizer
         scaling = 1.0 if optimizer is None else optimizer.loss_scaling.value
         leaves = {n: p for n, p in self._model.named_parameters() if p.requires_grad}
@@ -146,7 +146,7 @@ class _EagerWindow:
             if gradient is not None:
                 title = gradient_name(name)
                 number = self._number(title, named(title, Direction.BACKWARD, gradient))
-                self._sink.add(number, place, gradient)
+                self._sink.add(number, position, gradient)
                 wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                 total = self._gradients.get(name)
                 self._gradients[name] = wide if total is None else total + wide
@@ -165,11 +165,11 @@ class _EagerWindow:
             self._sink.add(self._number(title, named(title, Direction.UPDATE, tensor)), FIRST,
                            tensor)  # fmt: skip
 
-    def _rows(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    def _rows(self, tensor: torch.Tensor, position: Position) -> torch.Tensor:
         """Returns the rows of an input that a replica reads in a micro-batch."""
         config, value = self._config, tensor.detach()
         if value.dim() > 0:
-            micro_batch, replica = place
+            micro_batch, replica = position
             groups = group_of_replica(
                 config.input_group_type, config.input_group_size, config.replication_factor
             )
@@ -177,8 +177,8 @@ class _EagerWindow:
             number = micro_batch * config.num_input_groups + groups[replica]
             value = value.narrow(0, number * size, size)
         dtype = _NARROW.get(value.dtype, value.dtype)
-        if self._asked.shadow is not None and value.is_floating_point():
-            dtype = self._asked.shadow
+        if self._asked.float_type is not None and value.is_floating_point():
+            dtype = self._asked.float_type
         return value.to(dtype).clone()
 
     def _buffers(self) -> dict[str, torch.Tensor]:
@@ -221,18 +221,18 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __init__(self, sink: Sink, shadow: torch.dtype | None) -> None:
+    def __init__(self, sink: Sink, float_type: torch.dtype | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.origins = _origins()
-        self._sink, self._shadow = sink, shadow
+        self._sink, self._float_type = sink, float_type
         self._numbers: dict[Any, int] = {}
         self._seen: Counter[Any] = Counter()
-        self._place = FIRST
+        self._position = FIRST
         self._drawn: defaultdict[Any, deque[torch.Tensor]] = defaultdict(deque)
 
-    def begin(self, place: Place, drawn: Iterator[tuple[str, torch.Tensor]]) -> None:
+    def begin(self, position: Position, drawn: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Starts a micro-batch, with the random values that the engine drew there."""
-        self._place = place
+        self._position = position
         self._drawn.clear()
         for module, tensor in drawn:
             self._drawn[module, tensor.shape].append(tensor)
@@ -243,7 +243,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Runs `func` and records its results."""
         kwargs = kwargs or {}
-        if self._shadow is not None:
+        if self._float_type is not None:
             args, kwargs = pytree.tree_map(self._widened, (args, kwargs))
         result = func(*args, **kwargs)
         record = self.origins(str(func))
@@ -274,17 +274,17 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return
 
     def _note(self, func: Any, arguments: Any, results: Sequence[Any], record: Any) -> None:
-        for position, tensor in enumerate(results):
+        for index, tensor in enumerate(results):
             if not isinstance(tensor, torch.Tensor):
                 continue
-            value = value_of_call(func, arguments, record, position, tensor)
-            key = value.kind, position, value.direction, value.module, value.dtype, value.shape
+            value = value_of_call(func, arguments, record, index, tensor)
+            key = value.kind, index, value.direction, value.module, value.dtype, value.shape
             self._seen[key] += 1
             numbered = *key, self._seen[key]
             if numbered not in self._numbers:
                 self._numbers[numbered] = self._sink.declare(value)
-            self._sink.add(self._numbers[numbered], self._place, tensor)
+            self._sink.add(self._numbers[numbered], self._position, tensor)
 
     def _widened(self, value: Any) -> Any:
         is_narrow = isinstance(value, torch.dtype) and value in _NARROW_TYPES
-        return self._shadow if is_narrow else value
+        return self._float_type if is_narrow else value

@@ -152,8 +152,8 @@ class _Observation:
     def _function(self, number: int) -> HostFunction:
         def see(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             value, state = inputs
-            place = int(state[observers.MICRO_BATCH]), int(state[observers.REPLICA])
-            self._sink.add(number, place, value)
+            position = int(state[observers.MICRO_BATCH]), int(state[observers.REPLICA])
+            self._sink.add(number, position, value)
             self.on_value()
             return []
 

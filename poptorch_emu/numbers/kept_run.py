@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 
-from poptorch_emu.numbers.run import Place, TakenValues, Value
+from poptorch_emu.numbers.run import Position, TakenValues, Value
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class KeptRun(TakenValues):
         super().__init__()
         self.title = title
         self._file = tempfile.TemporaryFile()
-        self._stored: dict[tuple[int, Place], _Stored] = {}
+        self._stored: dict[tuple[int, Position], _Stored] = {}
 
     def __enter__(self) -> KeptRun:
         """Returns itself."""
@@ -48,10 +48,10 @@ class KeptRun(TakenValues):
         """Removes the values."""
         self._file.close()
 
-    def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Stores value number `index` at a place; its first tensor determines type and shape."""
-        self._note(index, place, tensor)
-        self._stored[index, place] = _Stored(self._file.tell(), tensor.dtype, tensor.shape)
+    def add(self, index: int, position: Position, tensor: torch.Tensor) -> None:
+        """Stores value number `index` at a position; its first tensor determines type and shape."""
+        self._note(index, position, tensor)
+        self._stored[index, position] = _Stored(self._file.tell(), tensor.dtype, tensor.shape)
         self._file.write(_bytes_of(tensor.detach().contiguous()))
 
     @cached_property
@@ -60,13 +60,13 @@ class KeptRun(TakenValues):
         return tuple(self._values)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def positions(self) -> tuple[Position, ...]:
         """(micro-batch, replica) of all values, sorted."""
-        return tuple(sorted({place for places in self._places for place in places}))
+        return tuple(sorted({position for positions in self._positions for position in positions}))
 
-    def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns value number `index` at a place; `None` if the run has no such value there."""
-        stored = self._stored.get((index, place))
+    def read(self, index: int, position: Position) -> torch.Tensor | None:
+        """Returns value number `index` at a position; `None` if the run has no such value there."""
+        stored = self._stored.get((index, position))
         if stored is None:
             return None
         tensor = torch.empty(stored.shape, dtype=stored.dtype)

@@ -12,7 +12,7 @@ from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import record_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.numbers.engine_run import ObservedGraph
-from poptorch_emu.numbers.run import Direction, Place, Run, Value
+from poptorch_emu.numbers.run import Direction, Position, Run, Value
 
 
 class ModuleOutputs:
@@ -32,14 +32,14 @@ class ModuleOutputs:
         Raises:
             Error: the model has no such module, or the module has no result of the output's shape.
         """
-        self.places: tuple[Place, ...] = ours.places
+        self.positions: tuple[Position, ...] = ours.positions
         self._tensors: list[list[torch.Tensor]] = []
         self.matched: dict[int, int] = {}
         values = list[Value]()
         nodes = _forward_values(observed)
         for path, output in outputs.items():
             tensor = _tensor(path, output)
-            node = _output_of(path, tensor, nodes, len(self.places))
+            node = _output_of(path, tensor, nodes, len(self.positions))
             self.matched[observed.numbers[node]] = len(values)
             meta = node.meta["val"]
             values.append(
@@ -50,9 +50,9 @@ class ModuleOutputs:
             self._tensors.append(list(parts))
         self.values = tuple(values)
 
-    def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns an output at a place; `None` if only the first micro-batch was given."""
-        number, parts = self.places.index(place), self._tensors[index]
+    def read(self, index: int, position: Position) -> torch.Tensor | None:
+        """Returns an output at a position; `None` if only the first micro-batch was given."""
+        number, parts = self.positions.index(position), self._tensors[index]
         return parts[number] if number < len(parts) else None
 
 

@@ -14,7 +14,7 @@ import torch
 
 from poptorch_emu.numbers.engine_run import ObservedGraph
 from poptorch_emu.numbers.graph_values import numbers_read
-from poptorch_emu.numbers.run import FIRST, Direction, Place, Run, Value
+from poptorch_emu.numbers.run import FIRST, Direction, Position, Run, Value
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Found:
 
     Attributes:
         value: description of the value.
-        place: (micro-batch, replica) of the value.
+        position: (micro-batch, replica) of the value.
         num_nan: number of elements that are NaN.
         num_infinite: number of infinite elements.
         num_elements: number of all elements.
@@ -31,7 +31,7 @@ class Found:
     """
 
     value: Value
-    place: Place
+    position: Position
     num_nan: int
     num_infinite: int
     num_elements: int
@@ -77,9 +77,9 @@ def _found(observed: ObservedGraph, run: Run) -> Iterator[tuple[Found, bool]]:
         found = _of(run, number, FIRST) if value.direction is Direction.GIVEN else None
         if found is not None:
             yield found, True
-    for place in run.places:
+    for position in run.positions:
         for node, number in observed.numbers.items():
-            found = _of(run, number, place, numbers_read(node, observed.numbers))
+            found = _of(run, number, position, numbers_read(node, observed.numbers))
             if found is not None:
                 yield found, all(magnitude < torch.inf for _, magnitude in found.inputs)
     for number, value in enumerate(run.values):
@@ -88,14 +88,14 @@ def _found(observed: ObservedGraph, run: Run) -> Iterator[tuple[Found, bool]]:
             yield found, True
 
 
-def _of(run: Run, number: int, place: Place, inputs: Sequence[int] = ()) -> Found | None:
-    tensor = run.read(number, place)
+def _of(run: Run, number: int, position: Position, inputs: Sequence[int] = ()) -> Found | None:
+    tensor = run.read(number, position)
     if tensor is None or not tensor.is_floating_point() or bool(tensor.isfinite().all()):
         return None
-    read = [(run.values[each].title, run.read(each, place)) for each in inputs]
+    read = [(run.values[each].title, run.read(each, position)) for each in inputs]
     counts = int(tensor.isnan().sum()), int(tensor.isinf().sum()), tensor.numel()
     magnitudes = tuple((title, _largest(value)) for title, value in read if value is not None)
-    return Found(run.values[number], place, *counts, magnitudes)
+    return Found(run.values[number], position, *counts, magnitudes)
 
 
 def _largest(tensor: torch.Tensor) -> float:
@@ -112,7 +112,7 @@ def _reached(observed: ObservedGraph, run: Run) -> Iterator[str]:
         if node in observed.numbers
     }
     ends |= {n: v.title for n, v in enumerate(run.values) if v.direction is Direction.UPDATE}
-    for place in run.places:
+    for position in run.positions:
         for number, title in ends.items():
-            if _of(run, number, place) is not None:
+            if _of(run, number, position) is not None:
                 yield title

@@ -1,7 +1,7 @@
 """Losses by half precision in a window, for each operation, and the loss scale that loses least.
 
-Magnitudes come from a float64 shadow, because only the shadow still has the magnitude of a number
-that became zero in the run.
+Magnitudes come from a float64 reference, because only the reference still has the magnitude of a
+number that became zero in the run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class OperationNumbers:
 
     Attributes:
         value: description of the value.
-        magnitudes: magnitudes in the shadow, with the loss scale of the run.
+        magnitudes: magnitudes in the reference, with the loss scale of the run.
         overflow: share of the nonzero numbers that become infinite in the value's type.
         flushed: share of the nonzero numbers that become zero.
         subnormal: share of the nonzero numbers that lose digits, because they are subnormal.
-        error: root of the mean square error, relative to that of the shadow; `None` without a
-            shadow, infinity if only the run is not finite.
+        error: root of the mean square error, relative to that of the reference; `None` without a
+            reference, infinity if only the run is not finite.
         input_error: largest `error` among the inputs of the operation.
         at_one: magnitudes with a loss scale of 1; `None` if the value does not depend on it.
     """

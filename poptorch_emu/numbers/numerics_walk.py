@@ -1,4 +1,4 @@
-"""Measures each value of a half-precision run against its float64 shadow."""
+"""Measures each value of a half-precision run against its float64 reference."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import fx
 from poptorch_emu.ir.graph import SinkKind, operation_of, record_of
 from poptorch_emu.ir.record import Phase
 from poptorch_emu.numbers.engine_run import ObservedGraph
+from poptorch_emu.numbers.float64_reference import Float64Reference
 from poptorch_emu.numbers.graph_values import is_drawn, numbers_read
 from poptorch_emu.numbers.magnitudes import Magnitudes, TypeRange
 from poptorch_emu.numbers.numerics import OperationNumbers, shares
-from poptorch_emu.numbers.run import FIRST, Direction, Place, Run, Value
-from poptorch_emu.numbers.shadow import Shadow
+from poptorch_emu.numbers.run import FIRST, Direction, Position, Run, Value
 
 
 @dataclass
 class _Sums:
-    """Sums over all places for one value."""
+    """Sums over all positions for one value."""
 
     magnitudes: list[Magnitudes]
     at_one: list[Magnitudes] = field(default_factory=list)
@@ -31,10 +31,11 @@ class _Sums:
 
 
 class NumericsWalk:
-    """Walks through a run and its shadow, place by place.
+    """Walks through a run and its reference, position by position.
 
     Attributes:
-        gradients: sums of the shadow's gradients over all places, for the weights in `wanted`.
+        gradients: sums of the reference's gradients over all positions, for the weights in
+            `wanted`.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class NumericsWalk:
         wanted: Iterable[str] = (),
         on_step: Callable[[], object] = lambda: None,
     ) -> None:
-        """Walks through all places of a run.
+        """Walks through all positions of a run.
 
         Args:
             observed: graph that the engine ran.
             run: values of that run.
             loss_scaling: loss scale of that run.
             wanted: names of the weights whose gradients are summed.
-            on_step: function that is called after each value of each place.
+            on_step: function that is called after each value of each position.
         """
         self._observed, self._run, self._on_step = observed, run, on_step
         self._loss_scaling = loss_scaling
@@ -65,21 +66,23 @@ class NumericsWalk:
             if sink.kind is SinkKind.GRADIENT and sink.name in names
         }
         self.gradients: dict[str, torch.Tensor] = {}
-        for place in run.places:
-            self._walk(place)
+        for position in run.positions:
+            self._walk(position)
 
-    def _walk(self, place: Place) -> None:
+    def _walk(self, position: Position) -> None:
         numbers, run = self._observed.numbers, self._run
-        shadow = Shadow(self._observed.graph, run, numbers, place, self._loss_scaling)
-        for node, wide in shadow.values():
+        reference = Float64Reference(
+            self._observed.graph, run, numbers, position, self._loss_scaling
+        )
+        for node, wide in reference.values():
             if node in numbers:
-                own = run.read(numbers[node], place)
+                own = run.read(numbers[node], position)
                 if own is not None:
                     is_given = node.op == "placeholder" or is_drawn(node)
                     self._add(node, own, own.double() if is_given else wide)
                 self._on_step()
             if node in self._wanted:
-                self._add_gradient(node, place, wide)
+                self._add_gradient(node, position, wide)
 
     def _add(self, node: fx.Node, own: torch.Tensor, wide: torch.Tensor | None) -> None:
         if not own.is_floating_point():
@@ -97,9 +100,9 @@ class NumericsWalk:
         sums.off += math.inf if math.isnan(off) else off
         sums.size += exact[is_finite].square().sum().item()
 
-    def _add_gradient(self, node: fx.Node, place: Place, wide: torch.Tensor | None) -> None:
+    def _add_gradient(self, node: fx.Node, position: Position, wide: torch.Tensor | None) -> None:
         name, numbers = self._wanted[node], self._observed.numbers
-        value = self._run.read(numbers[node], place) if wide is None else wide
+        value = self._run.read(numbers[node], position) if wide is None else wide
         if value is not None:
             total = self.gradients.get(name)
             self.gradients[name] = value.float() if total is None else total.add_(value)
@@ -126,7 +129,7 @@ class NumericsWalk:
                 continue
             tensor = self._run.read(number, FIRST)
             if tensor is not None and tensor.is_floating_point():
-                # Inputs and weights are exact; updated weights have no shadow to compare with.
+                # Inputs and weights are exact; updated weights have no reference to compare with.
                 has_shadow = direction is Direction.GIVEN
                 sums = _Sums([Magnitudes.of(tensor)], has_shadow=has_shadow)
                 yield _row(value, sums, 0.0)

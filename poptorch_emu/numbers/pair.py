@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph, operation_of
+from poptorch_emu.numbers.float32_results import Float32Results
 from poptorch_emu.numbers.graph_values import result_number
-from poptorch_emu.numbers.quick import Quick
-from poptorch_emu.numbers.run import Place, Run, Value
-from poptorch_emu.numbers.side import Expectation, Side
+from poptorch_emu.numbers.run import Position, Run, Value
+from poptorch_emu.numbers.run_values import Expectation, RunValues
 from poptorch_emu.numbers.verdicts import Verdict, judged, same_bits
 
 # Two settings with a larger relative difference are different numbers.
@@ -49,8 +49,8 @@ class Pair:
         return self.ours.values[self.numbers[node]]
 
 
-class PairAtPlace:
-    """The values of both runs at one place, by the nodes of our graph.
+class PairAtPosition:
+    """The values of both runs at one position, by the nodes of our graph.
 
     Attributes:
         pair: the two runs.
@@ -61,17 +61,21 @@ class PairAtPlace:
     """
 
     def __init__(
-        self, pair: Pair, their_numbers: MutableMapping[fx.Node, int], ours: Place, theirs: Place
+        self,
+        pair: Pair,
+        their_numbers: MutableMapping[fx.Node, int],
+        ours: Position,
+        theirs: Position,
     ) -> None:
         self.pair, self.their_numbers = pair, their_numbers
-        self._their_place = theirs
+        self._their_position = theirs
         scaling = pair.loss_scaling
-        self.ours = Side(pair.graph, pair.ours, pair.numbers, ours, loss_scaling=scaling)
-        self.theirs = Side(
+        self.ours = RunValues(pair.graph, pair.ours, pair.numbers, ours, loss_scaling=scaling)
+        self.theirs = RunValues(
             pair.graph, pair.theirs, their_numbers, theirs, loss_scaling=scaling, others=self.ours
         )
         self._expected: dict[tuple[bool, fx.Node], Expectation | None] = {}
-        self._quick: dict[tuple[bool, fx.Node], Quick | None] = {}
+        self._quick: dict[tuple[bool, fx.Node], Float32Results | None] = {}
 
     def of_side(self, node: fx.Node, tensor: torch.Tensor, *, is_ours: bool) -> Verdict | None:
         """Returns the verdict on one run's value, given that run's inputs; `None` if unknown."""
@@ -94,7 +98,7 @@ class PairAtPlace:
 
     def their_value(self, number: int) -> torch.Tensor | None:
         """Returns a value of the other run by its number."""
-        return self.pair.theirs.read(number, self._their_place)
+        return self.pair.theirs.read(number, self._their_position)
 
     def forget(self, operation: fx.Node) -> None:
         """Drops everything computed for an operation whose results are no longer needed."""
@@ -160,8 +164,8 @@ class PairAtPlace:
     def _expectation(self, operation: fx.Node, *, is_ours: bool) -> Expectation | None:
         key = is_ours, operation
         if key not in self._expected:
-            side = self.ours if is_ours else self.theirs
-            self._expected[key] = side.exact(operation)
+            run_values = self.ours if is_ours else self.theirs
+            self._expected[key] = run_values.exact(operation)
         return self._expected[key]
 
 

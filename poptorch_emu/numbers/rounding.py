@@ -190,11 +190,11 @@ class Exact:
     def _of_elements(self, kind: str) -> Tensors:
         scales = [_magnitude(each) for each in self.results]
         leaves, spec = pytree.tree_flatten(self._arguments)
-        for place, leaf in enumerate(leaves):
+        for position, leaf in enumerate(leaves):
             if not is_float(leaf):
                 continue
             moved = [*leaves]
-            moved[place] = leaf * (1 + _STEP)
+            moved[position] = leaf * (1 + _STEP)
             changed = results_of(self._target, pytree.tree_unflatten(moved, spec))
             for number, (after, before) in enumerate(zip(changed, self.results, strict=True)):
                 if is_float(after):

@@ -2,7 +2,7 @@
 
 A value is one result of one operation. A tensor from outside (an input, a parameter, a gradient, a
 weight after the update) is a value with a name. A window computes a value several times, once at
-each *place*: a (micro-batch, replica).
+each *position*: a (micro-batch, replica).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import torch
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 
-# Place of values that exist once in a window, such as a weight after the update.
-FIRST: Place = (0, 0)
+# Position of values that exist once in a window, such as a weight after the update.
+FIRST: Position = (0, 0)
 
 # Kind of a view. Runs keep a view only as the output of a module, and comparisons skip it.
 VIEW = "view"
@@ -106,11 +106,11 @@ class Run(Protocol):
         """Descriptions of all values, in the order of their first computation."""
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def positions(self) -> tuple[Position, ...]:
         """(micro-batch, replica) of all values, in order."""
 
-    def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns value number `index` at a place; `None` if the run has no such value there."""
+    def read(self, index: int, position: Position) -> torch.Tensor | None:
+        """Returns value number `index` at a position; `None` if the run has no such value there."""
 
 
 # Shows the progress of a run. It receives a description and the number of values, and its context
@@ -124,25 +124,25 @@ def unseen(description: str, count: int) -> AbstractContextManager[Callable[[], 
 
 
 class TakenValues:
-    """Descriptions of the values of a run, with the places at which each value exists."""
+    """Descriptions of the values of a run, with the positions at which each value exists."""
 
     def __init__(self) -> None:
         """Creates an empty list."""
         self._values: list[Value] = []
-        self._places: list[list[Place]] = []
+        self._positions: list[list[Position]] = []
 
     def declare(self, value: Value) -> int:
         """Appends the description of a value; returns its number."""
         self._values.append(value)
-        self._places.append([])
+        self._positions.append([])
         return len(self._values) - 1
 
-    def _note(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Records a place of a value; the first tensor determines its type and shape."""
-        if not self._places[index]:
+    def _note(self, index: int, position: Position, tensor: torch.Tensor) -> None:
+        """Records a position of a value; the first tensor determines its type and shape."""
+        if not self._positions[index]:
             value = self._values[index]
             self._values[index] = replace(value, dtype=tensor.dtype, shape=tuple(tensor.shape))
-        self._places[index].append(place)
+        self._positions[index].append(position)
 
 
 class Sink(Protocol):
@@ -151,5 +151,5 @@ class Sink(Protocol):
     def declare(self, value: Value) -> int:
         """Appends the description of a value; returns its number."""
 
-    def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Receives value number `index` at a place."""
+    def add(self, index: int, position: Position, tensor: torch.Tensor) -> None:
+        """Receives value number `index` at a position."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from poptorch_emu.errors import Error, make_error
-from poptorch_emu.numbers.run import Direction, Place, TakenValues, Value
+from poptorch_emu.numbers.run import Direction, Position, TakenValues, Value
 from poptorch_emu.untrusted.files import open_regular
 from poptorch_emu.untrusted.json_types import COUNT, type_fault
 from poptorch_emu.version import __version__
@@ -39,7 +39,7 @@ _DTYPES = {
 _VALUE = {
     "kind": str, "result": COUNT, "direction": str, "module": str, "line": str, "dtype": str,
     "shape": [COUNT], "name": str, "settings": {str: (int, float, bool, None, str)},
-    "is_random": bool, "places": [[COUNT, COUNT]],
+    "is_random": bool, "positions": [[COUNT, COUNT]],
 }  # fmt: skip
 _CONTENT = {"format": str, "version": COUNT, "package": str, "torch": str, "values": [_VALUE]}
 
@@ -62,20 +62,20 @@ class RunWriter(TakenValues):
             self._file.writestr(_LIST, json.dumps(self._content()))
         self._file.close()
 
-    def add(self, index: int, place: Place, tensor: torch.Tensor) -> None:
-        """Writes value number `index` at a place; its first tensor determines type and shape."""
-        self._note(index, place, tensor)
-        with self._file.open(_entry(index, place), "w") as entry:
+    def add(self, index: int, position: Position, tensor: torch.Tensor) -> None:
+        """Writes value number `index` at a position; its first tensor determines type and shape."""
+        self._note(index, position, tensor)
+        with self._file.open(_entry(index, position), "w") as entry:
             entry.write(_bytes_of(tensor))
 
     def _content(self) -> dict[str, Any]:
-        values = zip(self._values, self._places, strict=True)
+        values = zip(self._values, self._positions, strict=True)
         return {
             "format": FORMAT,
             "version": VERSION,
             "package": __version__,
             "torch": torch.__version__,
-            "values": [_plain(value, places) for value, places in values],
+            "values": [_plain(value, positions) for value, positions in values],
         }
 
 
@@ -99,20 +99,20 @@ class StoredRun:
             self.values = tuple(_value(entry) for entry in content["values"])
         except (zipfile.BadZipFile, KeyError, ValueError, OverflowError, RecursionError) as cause:
             raise _invalid(title, f"it cannot be read ({cause})") from cause
-        self._made = [{(m, r) for m, r in entry["places"]} for entry in content["values"]]
-        self.places = tuple(sorted(set().union(*self._made)))
+        self._made = [{(m, r) for m, r in entry["positions"]} for entry in content["values"]]
+        self.positions = tuple(sorted(set().union(*self._made)))
 
-    def read(self, index: int, place: Place) -> torch.Tensor | None:
-        """Returns value number `index` at a place; `None` if the run has no such value there.
+    def read(self, index: int, position: Position) -> torch.Tensor | None:
+        """Returns value number `index` at a position; `None` if the run has no such value there.
 
         Raises:
             Error: the file is damaged.
         """
-        if place not in self._made[index]:
+        if position not in self._made[index]:
             return None
         value = self.values[index]
         try:
-            data = _stored_bytes(self._archive, _entry(index, place))
+            data = _stored_bytes(self._archive, _entry(index, position))
             return _tensor(data, value)
         except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as cause:
             raise _invalid(self.title, f"'{value.title}' cannot be read ({cause})") from cause
@@ -134,8 +134,8 @@ def opened(path: Path, title: str = "") -> Iterator[StoredRun]:
         yield StoredRun(file, title or path.name)
 
 
-def _entry(index: int, place: Place) -> str:
-    return f"{index}/{place[0]}.{place[1]}"
+def _entry(index: int, position: Position) -> str:
+    return f"{index}/{position[0]}.{position[1]}"
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -184,7 +184,7 @@ def _content_of(archive: zipfile.ZipFile, title: str) -> Any:
     return content
 
 
-def _plain(value: Value, places: list[Place]) -> dict[str, Any]:
+def _plain(value: Value, positions: list[Position]) -> dict[str, Any]:
     return {
         "kind": value.kind,
         "result": value.result,
@@ -196,7 +196,7 @@ def _plain(value: Value, places: list[Place]) -> dict[str, Any]:
         "name": value.name,
         "settings": dict(value.settings),
         "is_random": value.is_random,
-        "places": [list(place) for place in places],
+        "positions": [list(position) for position in positions],
     }
 
 

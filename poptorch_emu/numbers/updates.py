@@ -66,7 +66,7 @@ class UpdateJudge:
         one, two = self.ours.read(ours, FIRST), self.theirs.read(theirs, FIRST)
         if one is None or two is None or not one.is_floating_point():
             return None
-        unit = unit_roundoff(optimizer.accum_type) * len(self.ours.places) * _NUM_ROUNDINGS
+        unit = unit_roundoff(optimizer.accum_type) * len(self.ours.positions) * _NUM_ROUNDINGS
         is_near = relative_distance(one, two) <= unit
         reason = "" if is_near else "The state of the optimizer differs between the two runs."
         return Judgement(Verdict.REORDERED if is_near else Verdict.DIFFERENT, reason)
@@ -112,9 +112,9 @@ class UpdateJudge:
         number = next((i for i, v in enumerate(run.values) if v.name == gradient_name(name)), None)
         if number is None:
             return None
-        found = [run.read(number, place) for place in run.places]
+        found = [run.read(number, position) for position in run.positions]
         terms = [tensor for tensor in found if tensor is not None]
-        if len(terms) != len(run.places):
+        if len(terms) != len(run.positions):
             return None
         return _Reduced(terms, _divisor(self.request, len(terms)))
 
@@ -127,7 +127,7 @@ class UpdateJudge:
 
 @dataclass(frozen=True)
 class _Reduced:
-    """The gradient of a weight, reduced over all places."""
+    """The gradient of a weight, reduced over all positions."""
 
     terms: Sequence[torch.Tensor]
     divisor: float

@@ -11,8 +11,8 @@ import torch
 
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.numbers.magnitudes import is_finite
-from poptorch_emu.numbers.run import Direction, Place, Value
-from poptorch_emu.numbers.side import Expectation
+from poptorch_emu.numbers.run import Direction, Position, Value
+from poptorch_emu.numbers.run_values import Expectation
 
 # Tolerance relative to the largest element, for values that cannot be computed again. Assumed: half
 # of the digits of float32.
@@ -71,7 +71,7 @@ class Difference:
 
     Attributes:
         value: description of the value in this run.
-        place: (micro-batch, replica) of the value.
+        position: (micro-batch, replica) of the value.
         verdict: kind of the difference.
         sample: numbers of both values.
         reason: sentence that says why this is a difference; "" if there is nothing to say.
@@ -81,7 +81,7 @@ class Difference:
     """
 
     value: Value
-    place: Place
+    position: Position
     verdict: Verdict
     sample: Sample
     reason: str = ""
@@ -96,7 +96,7 @@ class ModuleRow:
 
     Attributes:
         verdict: worst verdict on any of the values.
-        num_values: number of compared values; a value counts once for each place.
+        num_values: number of compared values; a value counts once for each position.
         num_equal: number of compared values whose bits are all equal.
         relative: largest relative difference.
     """
@@ -161,7 +161,7 @@ def judged(expected: Expectation, result: int, tensor: torch.Tensor) -> Verdict:
 
 
 def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Returns whether two tensors have the same numbers, and NaN in the same places.
+    """Returns whether two tensors have the same numbers, and NaN in the same positions.
 
     Floating-point tensors of two types have the same numbers if widening makes them equal.
     """
@@ -203,11 +203,11 @@ def sample(ours: torch.Tensor, theirs: torch.Tensor) -> Sample:
     largest = off.max().item() if off.numel() else 0.0
     scale = max((v.abs().nan_to_num(0.0, 0.0).max().item() for v in (one, two) if v.numel()),
                 default=0.0)  # fmt: skip
-    places = off.topk(min(_NUM_SHOWN, off.numel())).indices.tolist()
-    indices = (tuple(map(int, np.unravel_index(place, ours.shape))) for place in places)
+    positions = off.topk(min(_NUM_SHOWN, off.numel())).indices.tolist()
+    indices = (tuple(map(int, np.unravel_index(position, ours.shape))) for position in positions)
     numbers = tuple(
-        (index, one[place].item(), two[place].item())
-        for index, place in zip(indices, places, strict=True)
+        (index, one[position].item(), two[position].item())
+        for index, position in zip(indices, positions, strict=True)
     )
     relative = largest / scale if scale else 0.0
     return Sample(type_text(ours), type_text(theirs), numbers, largest, relative)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.numbers.alignment import aligned_places
 from poptorch_emu.numbers.pair import Pair
-from poptorch_emu.numbers.place_walk import Notebook, PlaceWalk
+from poptorch_emu.numbers.position_walk import PositionWalk, WalkResults
 from poptorch_emu.numbers.run import FIRST, VIEW, Direction, Run
 from poptorch_emu.numbers.verdicts import (
     Difference,
@@ -39,10 +39,10 @@ class Walk:
 
         Args:
             pair: the two runs.
-            on_step: function that is called after each value of each place.
+            on_step: function that is called after each value of each position.
         """
         self._pair, self._on_step = pair, on_step
-        self._notebook = Notebook(pair)
+        self._notebook = WalkResults(pair)
 
     def run(
         self,
@@ -50,7 +50,7 @@ class Walk:
         *,
         is_update_complete: bool = False,
     ) -> None:
-        """Judges given values, then the values at each place, then the updates.
+        """Judges given values, then the values at each position, then the updates.
 
         Args:
             judge_updates: function that judges updated weights and states.
@@ -59,8 +59,8 @@ class Walk:
         """
         pair = self._pair
         self._walk_named(Direction.GIVEN, lambda ours, theirs: None)
-        for ours, theirs in aligned_places(pair.ours.places, pair.theirs.places).items():
-            PlaceWalk(self._notebook, pair, ours, theirs).walk(self._on_step)
+        for ours, theirs in aligned_places(pair.ours.positions, pair.theirs.positions).items():
+            PositionWalk(self._notebook, pair, ours, theirs).walk(self._on_step)
         self._walk_named(Direction.UPDATE, judge_updates)
         if is_update_complete:
             for run, other, whose in (

@@ -30,7 +30,7 @@ class NonfiniteReport(FirstNonfinite, PrintedReport):
 
 
 def _told(found: Found) -> str:
-    micro_batch, replica = found.place
+    micro_batch, replica = found.position
     return (
         f"{found.value.title} {where(found.value)}, micro-batch {micro_batch}, replica {replica}: "
         f"{found.num_nan} NaN, {found.num_infinite} infinite of {found.num_elements}"

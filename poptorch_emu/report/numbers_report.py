@@ -46,7 +46,7 @@ class NumbersReport(NumbersComparison, PrintedReport):
 def _told(first: Difference, theirs: str) -> Iterator[str]:
     """Yields the lines about the first difference."""
     value, shown = first.value, first.sample
-    micro_batch, replica = first.place
+    micro_batch, replica = first.position
     yield f"first: {value.title} {where(value)}, micro-batch {micro_batch}, replica {replica}"
     if first.reason:
         yield f"  {first.reason}"

@@ -109,7 +109,7 @@ class NumericsReport(Numerics, PrintedReport):
                 "lose, and errors are those of the run itself."
             )
         count = len(self.operations)
-        return f"{name} is compared with a float64 shadow: {count} values, {scale}."
+        return f"{name} is compared with a float64 reference: {count} values, {scale}."
 
     def _sentences(self) -> Iterator[str]:
         for each in self.gradients[:_NUM_MODULES]:
@@ -128,8 +128,8 @@ class NumericsReport(Numerics, PrintedReport):
         count = sum(each.error == math.inf for each in self.operations)
         if count:
             yield (
-                f"{'One value is' if count == 1 else f'{count} values are'} finite in the shadow "
-                "and not in the run. emulator.first_nonfinite names where that begins."
+                f"{'One value is' if count == 1 else f'{count} values are'} finite in the "
+                "reference and not in the run. emulator.first_nonfinite names where that begins."
             )
 
     def counts(self, each: OperationNumbers) -> bool:

@@ -60,10 +60,10 @@ def plan_links(
         replica_equal: values that are the same on all replicas.
     """
     links = []
-    for (producer, consumer), crossing in cut.crossings.items():
+    for (producer, consumer), transfer in cut.transfers.items():
         depth = link_depth(schedule, producer, consumer)
         ways: dict[tuple[bool, bool], list[fx.Node]] = {}
-        for node in crossing:
+        for node in transfer:
             is_remote = leaves_chip(config, placed, producer, consumer, node)
             is_shard = _is_cut(config, producer, consumer, node) and node in replica_equal
             ways.setdefault((is_shard, is_remote), []).append(node)

@@ -26,12 +26,12 @@ class SegmentedGraph:
 
     Attributes:
         segments: segment of each port.
-        crossings: values from one port to another, in order of their first use.
+        transfers: values from one port to another, in order of their first use.
         results: each sink with its port and its value.
     """
 
     segments: dict[Port, Segment]
-    crossings: dict[tuple[Port, Port], list[fx.Node]]
+    transfers: dict[tuple[Port, Port], list[fx.Node]]
     results: list[tuple[Sink, Port, fx.Node]]
 
     @cached_property
@@ -194,7 +194,7 @@ class _Cutter:
             if producer == port:
                 return
         assert producer != port, f"{value.name} is used before it is computed"
-        self._result.crossings.setdefault((producer, port), []).append(value)
+        self._result.transfers.setdefault((producer, port), []).append(value)
         segment.registers[value] = segment.new_register()
 
     def _part_that_has(self, value: fx.Node, port: Port) -> Port | None:
@@ -260,9 +260,9 @@ class _Cutter:
 def _kept(result: SegmentedGraph, port: Port) -> set[int]:
     """Returns the registers of a segment that are read after its last instruction."""
     registers = result.segments[port].registers
-    crossing = [
+    transfer = [
         registers[node]
-        for (producer, _), nodes in result.crossings.items()
+        for (producer, _), nodes in result.transfers.items()
         if producer == port
         for node in nodes
     ]
@@ -272,7 +272,7 @@ def _kept(result: SegmentedGraph, port: Port) -> set[int]:
         if home == port
         for value in read_at_end(sink, node)
     ]
-    return {*crossing, *stored}
+    return {*transfer, *stored}
 
 
 def segment_name(port: Port) -> str:

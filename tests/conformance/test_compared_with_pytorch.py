@@ -197,10 +197,10 @@ def test_channels_last_then_it_is_not_called_different(tmp_path):
     assert report.verdict in (Verdict.EQUAL, Verdict.REORDERED)
 
 
-@pytest.mark.parametrize("shadow", [torch.float32, torch.float64], ids=str)
-def test_half_when_a_shadow_is_wider_then_it_is_less_precision_and_no_more(shadow):
+@pytest.mark.parametrize("reference", [torch.float32, torch.float64], ids=str)
+def test_half_when_a_reference_is_wider_then_it_is_less_precision_and_no_more(reference):
     executor = training(opts=options(2))
     executor.model.half()
-    report = emulator.compare(executor, *batch(2 * ROWS), against=shadow)
+    report = emulator.compare(executor, *batch(2 * ROWS), against=reference)
     assert report.verdict is Verdict.LESS_PRECISION
     assert 1e-4 < max(row.relative for row in report.modules if row.module == "norm") < 0.1

@@ -82,7 +82,7 @@ def test_second_micro_batch_when_it_alone_has_a_bad_row_then_its_number_is_told(
     x[2, 1] = math.nan
     report = emulator.first_nonfinite(training(Masked(1)), x, target)
     assert report.first.value.name == "input 0"
-    assert report.first.place == (1, 0)
+    assert report.first.position == (1, 0)
 
 
 def test_backward_when_a_root_is_of_zero_then_the_gradient_is_named():

@@ -1,4 +1,4 @@
-"""`emulator.compare` and `emulator.record`: each mistake is named at its place, and nothing else.
+"""`emulator.compare` and `emulator.record`: each mistake is named where it is, and nothing else.
 
 The list of mistakes is `support/numbers_models.py`. A golden run of the model without a mistake is
 what each of them is held against, as a user holds a port against the original.

@@ -247,7 +247,7 @@ def test_numerics_then_the_model_stays_as_it_is():
 def test_report_then_it_fits_a_terminal_and_names_are_text(report):
     lines = str(report).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("float16 is compared with a float64 shadow: ")
+    assert lines[0].startswith("float16 is compared with a float64 reference: ")
     page = report._repr_html_()
     assert "<table>" in page and "layers.0" in page
     model = torch.nn.Sequential()

@@ -34,15 +34,15 @@ def test_all_reduce_when_another_machine_left_it_out_then_the_update_is_differen
         for number, value in enumerate(run.values):
             writer.declare(value)
             weight = value.name.removeprefix("update of ")
-            for place in run.places:
-                tensor = run.read(number, place)
+            for position in run.positions:
+                tensor = run.read(number, position)
                 if tensor is not None and weight != value.name:
                     # Each replica steps by its own gradient alone.
                     before = run.read(numbers[weight], (0, 0))
                     own = run.read(numbers[f"gradient of {weight}"], (0, 0))
                     tensor = before - rate * own
                 if tensor is not None:
-                    writer.add(number, place, tensor)
+                    writer.add(number, position, tensor)
     assert emulator.compare(model, *data, against=path).verdict is Verdict.EQUAL
     report = emulator.compare(model, *data, against=tmp_path / "wrong")
     assert report.verdict is Verdict.DIFFERENT

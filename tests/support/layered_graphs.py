@@ -80,17 +80,17 @@ def run_segments(
     for port in sorted(cut.segments, key=lambda port: (rank(port, num_stages), port[0])):
         segment = cut.segments[port]
         alive = {register: given[str(source)] for source, register in segment.loads.items()}
-        for (producer, consumer), crossing in cut.crossings.items():
+        for (producer, consumer), transfer in cut.transfers.items():
             if consumer == port:
-                for node in crossing:
+                for node in transfer:
                     sent = ends[producer][cut.segments[producer].registers[node]]
                     assert segment.registers[node] not in alive, f"{node} arrives twice"
                     alive[segment.registers[node]] = sent
         ends[port] = _run(segment, alive)
         kept = {segment.registers[node] for _, home, node in cut.results if home == port}
-        for (producer, _), crossing in cut.crossings.items():
+        for (producer, _), transfer in cut.transfers.items():
             if producer == port:
-                kept |= {segment.registers[node] for node in crossing}
+                kept |= {segment.registers[node] for node in transfer}
         assert set(ends[port]) == kept, f"{port} holds {set(ends[port]) - kept} for nobody"
     return {
         str(sink): ends[port][cut.segments[port].registers[node]]

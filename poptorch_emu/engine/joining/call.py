@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from poptorch_emu.engine.joining.place import Place
+from poptorch_emu.engine.joining.row_layout import RowLayout
 from poptorch_emu.ir.arguments import arguments_of
 
 
@@ -19,7 +19,7 @@ class NotByRowsError(Exception):
 
 
 class Form(Enum):
-    """Form of a value whose rows have no place in one tensor.
+    """Form of a value whose rows have no layout in one tensor.
 
     Attributes:
         SHARED: one value that is the same for all micro-batches.
@@ -32,7 +32,7 @@ class Form(Enum):
     SUM = "sum"
 
 
-Result = Place | Form
+Result = RowLayout | Form
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Joined:
     """Arguments and results of an operation that computes all micro-batches at once.
 
     Attributes:
-        places: place of the rows of each argument, by name; other arguments are shared.
+        layouts: place of the rows of each argument, by name; other arguments are shared.
         results: place of the rows of each result, or `SUM`, or `PIECES` if a result is neither.
         changes: new values of arguments that differ from those for one micro-batch, by name.
     """
 
-    places: Mapping[str, Place]
+    layouts: Mapping[str, RowLayout]
     results: tuple[Result, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,31 +75,31 @@ class Call:
         return all(self._form_of(node) is Form.SHARED for node in self.nodes(name))
 
     def form(self, name: str) -> Result:
-        """Returns the place or the form of an argument that is a single tensor."""
+        """Returns the layout or the form of an argument that is a single tensor."""
         (node,) = self.nodes(name)
         return self._form_of(node)
 
-    def fits(self, name: str, place: Place) -> bool:
-        """Returns whether an argument's rows are in a place, or can be joined there."""
+    def fits(self, name: str, layout: RowLayout) -> bool:
+        """Returns whether an argument's rows are in a layout, or can be joined there."""
         form, shape = self.form(name), self.shape(name)
-        is_possible = 0 <= place.dim < len(shape) and shape[place.dim] % place.outer == 0
-        return is_possible and (form == place or isinstance(form, Form))
+        is_possible = 0 <= layout.dim < len(shape) and shape[layout.dim] % layout.outer == 0
+        return is_possible and (form == layout or isinstance(form, Form))
 
-    def place(self, *names: str) -> Place:
+    def layout(self, *names: str) -> RowLayout:
         """Returns the common place of the rows of these arguments.
 
-        Arguments without a place take the place of the others, or else the first dimension.
+        Arguments without a layout take the place of the others, or else the first dimension.
 
         Raises:
-            NotByRowsError: the arguments have different places, or only shared values.
+            NotByRowsError: the arguments have different layouts, or only shared values.
         """
         forms = {self._form_of(node) for name in names for node in self.nodes(name)}
-        places = {form for form in forms if isinstance(form, Place)}
-        if len(places) == 1:
-            return places.pop()
-        if places or Form.PIECES not in forms or not all(len(self.shape(n)) > 0 for n in names):
+        layouts = {form for form in forms if isinstance(form, RowLayout)}
+        if len(layouts) == 1:
+            return layouts.pop()
+        if layouts or Form.PIECES not in forms or not all(len(self.shape(n)) > 0 for n in names):
             raise NotByRowsError
-        return Place(0)
+        return RowLayout(0)
 
     def along(self, dim: int, name: str = "self") -> int:
         """Returns a dimension of an argument as an index that is not negative."""

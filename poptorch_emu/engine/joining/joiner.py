@@ -18,7 +18,7 @@ from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.engine.joining.call import Call, Form, Joined, NotByRowsError
-from poptorch_emu.engine.joining.place import Place, joined_value
+from poptorch_emu.engine.joining.row_layout import RowLayout, joined_value
 from poptorch_emu.engine.joining.row_rules import joined_form
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, source_of
@@ -63,8 +63,9 @@ class _Forms:
 
     Attributes:
         shared: the value, if it is the same for all micro-batches.
-        place: place of the rows, if the value was first computed as rows.
-        rows: tensor with all rows, by place; and by reading stage if the value has no stage itself.
+        layout: place of the rows, if the value was first computed as rows.
+        rows: tensor with all rows, by layout; and by reading stage if the value has no stage
+            itself.
         pieces: one value for each micro-batch, by the stage that cut them out of the rows, or
             `None` if they were computed one by one.
         total: the sum over the micro-batches.
@@ -72,8 +73,8 @@ class _Forms:
     """
 
     shared: fx.Node | None = None
-    place: Place | None = None
-    rows: dict[tuple[Place, Port | None], fx.Node] = field(default_factory=dict)
+    layout: RowLayout | None = None
+    rows: dict[tuple[RowLayout, Port | None], fx.Node] = field(default_factory=dict)
     pieces: dict[Port | None, list[fx.Node]] = field(default_factory=dict)
     total: fx.Node | None = None
     plan: Joined | None = None
@@ -125,9 +126,9 @@ class _Joiner:
             pieces = [self._copy_source(node, value, each) for each in states]
             return _Forms(pieces={None: pieces})
         if source.kind is SourceKind.INPUT and value.dim() > 0:
-            place = Place(0)
-            copy = self._copy_source(node, joined_value(value, place, self._count), source)
-            return _Forms(place=place, rows={(place, None): copy})
+            layout = RowLayout(0)
+            copy = self._copy_source(node, joined_value(value, layout, self._count), source)
+            return _Forms(layout=layout, rows={(layout, None): copy})
         return _Forms(shared=self._copy_source(node, value, source))
 
     def _copy_source(self, node: fx.Node, value: torch.Tensor, source: Any) -> fx.Node:
@@ -140,7 +141,7 @@ class _Joiner:
     def _results(self, sink: Sink, node: fx.Node) -> list[tuple[Sink, fx.Node]]:
         if sink.kind is SinkKind.GRADIENT:
             return [(sink, self._total(node))]
-        whole = self._forms[node].rows.get((Place(0), None))
+        whole = self._forms[node].rows.get((RowLayout(0), None))
         if whole is not None:
             return [(replace(sink, num_pieces=self._count), whole)]
         pieces = self._pieces(node, self._old.placed.port_of.get(node, _FORWARD))
@@ -171,23 +172,23 @@ class _Joiner:
         if form.results == (Form.SUM,):
             return _Forms(plan=form)
         (first, *_) = form.results
-        assert isinstance(first, Place), "the first result of several has rows"
+        assert isinstance(first, RowLayout), "the first result of several has rows"
         made = self._do_all(node, form)
-        return _Forms(place=first, rows={(first, None): made}, plan=form)
+        return _Forms(layout=first, rows={(first, None): made}, plan=form)
 
-    def _form(self, node: fx.Node) -> Place | Form:
+    def _form(self, node: fx.Node) -> RowLayout | Form:
         forms = self._forms[node]
         if forms.shared is not None:
             return Form.SHARED
-        return forms.place or Form.PIECES
+        return forms.layout or Form.PIECES
 
     def _check(self, node: fx.Node, form: Joined) -> None:
-        """Rejects an operation if an argument without a place differs between micro-batches."""
+        """Rejects an operation if an argument without a layout differs between micro-batches."""
         for name, value in vars(arguments_of(node)).items():
             nodes = value if isinstance(value, (list, tuple)) else [value]
             for each in nodes:
                 is_own = isinstance(each, fx.Node) and self._forms[each].shared is None
-                if is_own and name not in form.places:
+                if is_own and name not in form.layouts:
                     raise NotByRowsError
 
     def _is_linear(self, node: fx.Node) -> bool:
@@ -207,9 +208,9 @@ class _Joiner:
             return _Forms(pieces={None: pieces})
         result = forms.plan.results[index]
         (made,) = forms.rows.values()
-        if isinstance(result, Place):
+        if isinstance(result, RowLayout):
             whole = self._take(node, made, index, result)
-            return _Forms(place=result, rows={(result, None): whole})
+            return _Forms(layout=result, rows={(result, None): whole})
         if result is Form.SUM:
             return _Forms(total=self._take(node, made, index))
         return _Forms(pieces={None: self._selected_pieces(node)})
@@ -223,40 +224,40 @@ class _Joiner:
         return [self._take(node, each, index) for each in pieces[None]]
 
     def _take(
-        self, node: fx.Node, made: fx.Node, index: int, place: Place | None = None
+        self, node: fx.Node, made: fx.Node, index: int, layout: RowLayout | None = None
     ) -> fx.Node:
         value = node.meta["val"]
-        if place is not None:
-            value = joined_value(value, place, self._count)
+        if layout is not None:
+            value = joined_value(value, layout, self._count)
         return self._emit(node, operator.getitem, (made, index), {}, value, None)
 
     # Functions that return a form of a value, and create it at its first use.
 
-    def _rows(self, node: fx.Node, place: Place, port: Port) -> fx.Node:
-        """Returns the tensor with all rows of a value in a place, for a reader on `port`."""
+    def _rows(self, node: fx.Node, layout: RowLayout, port: Port) -> fx.Node:
+        """Returns the tensor with all rows of a value in a layout, for a reader on `port`."""
         forms = self._forms[node]
         own_port = self._old.placed.port_of.get(node)
-        at = None if own_port is not None or place == forms.place else port
-        if (place, at) not in forms.rows:
+        at = None if own_port is not None or layout == forms.layout else port
+        if (layout, at) not in forms.rows:
             pieces = self._pieces(node, own_port or port)
-            forms.rows[place, at] = self._put_together(node, pieces, place, own_port or port)
-        return forms.rows[place, at]
+            forms.rows[layout, at] = self._put_together(node, pieces, layout, own_port or port)
+        return forms.rows[layout, at]
 
     def _put_together(
-        self, node: fx.Node, pieces: list[fx.Node], place: Place, port: Port
+        self, node: fx.Node, pieces: list[fx.Node], layout: RowLayout, port: Port
     ) -> fx.Node:
         value = node.meta["val"]
-        whole = joined_value(value.contiguous(), place, self._count)
-        if place.outer == 1:
-            return self._emit(node, aten.cat.default, (pieces, place.dim), {}, whole, port)
-        split = [*value.shape[: place.dim], *place.split(value.shape)]
-        split += value.shape[place.dim + 1 :]
+        whole = joined_value(value.contiguous(), layout, self._count)
+        if layout.outer == 1:
+            return self._emit(node, aten.cat.default, (pieces, layout.dim), {}, whole, port)
+        split = [*value.shape[: layout.dim], *layout.split(value.shape)]
+        split += value.shape[layout.dim + 1 :]
         like = torch.empty(split, dtype=value.dtype, device="meta")
         views = [
             self._emit(node, aten.reshape.default, (piece, split), {}, like, port)
             for piece in pieces
         ]
-        inner = Place(place.dim + 1)
+        inner = RowLayout(layout.dim + 1)
         likes = joined_value(like, inner, self._count)
         joined = self._emit(node, aten.cat.default, (views, inner.dim), {}, likes, port)
         shape = list(whole.shape)
@@ -275,34 +276,35 @@ class _Joiner:
             forms.pieces[None] = pieces
             return pieces
         if port not in forms.pieces:
-            assert forms.place is not None, "rows were made first"
-            whole = forms.rows[forms.place, None]
+            assert forms.layout is not None, "rows were made first"
+            whole = forms.rows[forms.layout, None]
             forms.pieces[port] = [
-                self._cut_out(node, whole, forms.place, piece, port) for piece in range(self._count)
+                self._cut_out(node, whole, forms.layout, piece, port)
+                for piece in range(self._count)
             ]
         return forms.pieces[port]
 
     def _cut_out(
-        self, node: fx.Node, whole: fx.Node, place: Place, piece: int, port: Port
+        self, node: fx.Node, whole: fx.Node, layout: RowLayout, piece: int, port: Port
     ) -> fx.Node:
         value, joined = node.meta["val"], whole.meta["val"]
-        size = value.shape[place.dim]
-        if place.outer == 1:
-            args = (whole, place.dim, piece * size, (piece + 1) * size)
-            like = joined.narrow(place.dim, piece * size, size)
+        size = value.shape[layout.dim]
+        if layout.outer == 1:
+            args = (whole, layout.dim, piece * size, (piece + 1) * size)
+            like = joined.narrow(layout.dim, piece * size, size)
             part = self._emit(node, aten.slice.Tensor, args, {}, like, port)
             if like.is_contiguous() or not value.is_contiguous():
                 return part
             # Some kernels assume that a value is contiguous as it is in one micro-batch. For
             # example, the gradient of a layer norm reads means without their strides.
-            layout = {"memory_format": torch.contiguous_format}
-            return self._emit(node, aten.clone.default, (part,), layout, value, port)
-        outer, inner = place.split(value.shape)
-        before, after = value.shape[: place.dim], value.shape[place.dim + 1 :]
+            contiguous = {"memory_format": torch.contiguous_format}
+            return self._emit(node, aten.clone.default, (part,), contiguous, value, port)
+        outer, inner = layout.split(value.shape)
+        before, after = value.shape[: layout.dim], value.shape[layout.dim + 1 :]
         split = [*before, outer, self._count, inner, *after]
         like = torch.empty(split, dtype=value.dtype, device="meta")
         seen = self._emit(node, aten.reshape.default, (whole, split), {}, like, port)
-        dim = place.dim + 1
+        dim = layout.dim + 1
         part = self._emit(
             node, aten.select.int, (seen, dim, piece), {}, like.select(dim, piece), port
         )
@@ -351,7 +353,7 @@ class _Joiner:
         target: OpOverload = node.target  # type: ignore[assignment]
         named = {**vars(arguments_of(node)), **form.changes}
         values = {
-            name: self._argument(value, form.places.get(name), port)
+            name: self._argument(value, form.layouts.get(name), port)
             for name, value in named.items()
         }
         names = [each.name for each in target._schema.arguments if not each.kwarg_only]
@@ -359,12 +361,12 @@ class _Joiner:
         given = {name: value for name, value in values.items() if name in node.kwargs}
         return self._emit(node, target, args, given, self._value(node, form), port)
 
-    def _argument(self, value: Any, place: Place | None, port: Port) -> Any:
+    def _argument(self, value: Any, layout: RowLayout | None, port: Port) -> Any:
         if isinstance(value, (list, tuple)):
-            return [self._argument(each, place, port) for each in value]
+            return [self._argument(each, layout, port) for each in value]
         if not isinstance(value, fx.Node):
             return value
-        return self._forms[value].shared if place is None else self._rows(value, place, port)
+        return self._forms[value].shared if layout is None else self._rows(value, layout, port)
 
     def _value(self, node: fx.Node, form: Joined) -> Any:
         """Returns tensors with the metadata of the results of a joined operation."""
@@ -373,9 +375,9 @@ class _Joiner:
             return self._like(value, form.results[0])
         return [self._like(*each) for each in zip(value, form.results, strict=True)]
 
-    def _like(self, value: Any, result: Place | Form) -> Any:
+    def _like(self, value: Any, result: RowLayout | Form) -> Any:
         # A result that is not computed is `None`.
-        if isinstance(value, torch.Tensor) and isinstance(result, Place):
+        if isinstance(value, torch.Tensor) and isinstance(result, RowLayout):
             return joined_value(value, result, self._count)
         return value
 

@@ -1,8 +1,8 @@
-"""Rules for operations that compute row by row, with the places of the rows of their results.
+"""Rules for operations that compute row by row, with the layouts of the rows of their results.
 
-A rule reads the places of the rows of an operation's arguments. It returns the places that the
+A rule reads the layouts of the rows of an operation's arguments. It returns the layouts that the
 arguments must have so that the operation computes all micro-batches at once, changed arguments, and
-the places of the results. A result may also be a sum over the rows: the joined operation then
+the layouts of the results. A result may also be a sum over the rows: the joined operation then
 returns the sum over the micro-batches. An operation without a rule is not joined.
 """
 
@@ -15,7 +15,7 @@ import torch
 
 from poptorch_emu.engine.joining import view_rules
 from poptorch_emu.engine.joining.call import Call, Form, Joined, Rule, require
-from poptorch_emu.engine.joining.place import Place
+from poptorch_emu.engine.joining.row_layout import RowLayout
 from poptorch_emu.ir.operator_traits import traits_of
 
 aten = torch.ops.aten
@@ -47,28 +47,30 @@ def _elementwise(call: Call) -> Joined:
     by = {name: rank - len(call.shape(name)) for name in names}
     with_rows = [name for name in names if not call.is_shared(name)]
     found = {
-        call.place(name).moved(by[name]) for name in with_rows if isinstance(call.form(name), Place)
-    } or {call.place(with_rows[0]).moved(by[with_rows[0]])}
+        call.layout(name).moved(by[name])
+        for name in with_rows
+        if isinstance(call.form(name), RowLayout)
+    } or {call.layout(with_rows[0]).moved(by[with_rows[0]])}
     require(len(found) == 1)
-    (place,) = found
-    places = {}
+    (layout,) = found
+    layouts = {}
     for name in names:
-        own = place.moved(-by[name])
+        own = layout.moved(-by[name])
         size = call.shape(name)[own.dim] if own.dim >= 0 else 1
         if call.is_shared(name) and size == 1:
             continue
-        require(own.dim >= 0 and size == call.out[place.dim] and call.fits(name, own))
-        places[name] = own
-    return Joined(places, (place,) * call.num_results)
+        require(own.dim >= 0 and size == call.out[layout.dim] and call.fits(name, own))
+        layouts[name] = own
+    return Joined(layouts, (layout,) * call.num_results)
 
 
 def _first_dimension(*names: str, results: int = 1) -> Rule:
     """Returns a rule for operations that compute each element of the first dimension separately."""
 
     def rule(call: Call) -> Joined:
-        place = call.place(*names)
-        require(place.dim == 0)
-        return Joined(dict.fromkeys(names, place), (place,) * results)
+        layout = call.layout(*names)
+        require(layout.dim == 0)
+        return Joined(dict.fromkeys(names, layout), (layout,) * results)
 
     return rule
 
@@ -77,51 +79,53 @@ def _not_along(*names: str, results: int = 1) -> Rule:
     """Returns a rule for operations along `dim` that compute each row of other dimensions alone."""
 
     def rule(call: Call) -> Joined:
-        place = call.place(*names)
-        require(call.along(call.arguments.dim, names[0]) != place.dim)
-        return Joined(dict.fromkeys(names, place), (place,) * results)
+        layout = call.layout(*names)
+        require(call.along(call.arguments.dim, names[0]) != layout.dim)
+        return Joined(dict.fromkeys(names, layout), (layout,) * results)
 
     return rule
 
 
 def _reduced(call: Call, is_sum: bool = False, results: int = 1) -> Joined:
-    place = call.place("self")
+    layout = call.layout("self")
     dims = call.arguments.dim
     dims = [dims] if isinstance(dims, int) else list(dims or [])
     across = {call.along(dim) for dim in dims} or set(range(len(call.shape("self"))))
-    if place.dim in across:
+    if layout.dim in across:
         require(is_sum)
-        return Joined({"self": place}, (Form.SUM,))
-    left = 0 if call.arguments.keepdim else sum(dim < place.dim for dim in across)
-    return Joined({"self": place}, (place.moved(-left),) * results)
+        return Joined({"self": layout}, (Form.SUM,))
+    left = 0 if call.arguments.keepdim else sum(dim < layout.dim for dim in across)
+    return Joined({"self": layout}, (layout.moved(-left),) * results)
 
 
 def _product(call: Call) -> Joined:
     """Rule for products of matrices; if both have the rows, the result is a sum over them."""
     if call.is_shared("mat2"):
-        place = call.place("self")
-        require(place.dim == 0)
-        return Joined({"self": place}, (place,))
+        layout = call.layout("self")
+        require(layout.dim == 0)
+        return Joined({"self": layout}, (layout,))
     if call.is_shared("self"):
-        place = call.place("mat2")
-        if place.dim == 1:
-            return Joined({"mat2": place}, (place,))
+        layout = call.layout("mat2")
+        if layout.dim == 1:
+            return Joined({"mat2": layout}, (layout,))
     outer = {
-        call.place(name).outer for name in ("self", "mat2") if isinstance(call.form(name), Place)
+        call.layout(name).outer
+        for name in ("self", "mat2")
+        if isinstance(call.form(name), RowLayout)
     }
     require(len(outer) <= 1)
-    left, right = Place(1, *outer), Place(0, *outer)
+    left, right = RowLayout(1, *outer), RowLayout(0, *outer)
     require(call.fits("self", left) and call.fits("mat2", right))
     return Joined({"self": left, "mat2": right}, (Form.SUM,))
 
 
 def _product_and_row(call: Call) -> Joined:
     """Rule for (rows, k) @ (k, n) plus a row of n numbers."""
-    place = call.place("mat1")
+    layout = call.layout("mat1")
     bias = call.shape("self")
     is_row = len(bias) == 1 or bias[0] == 1 < call.out[0]
-    require(place.dim == 0 and call.is_shared("mat2") and call.is_shared("self") and is_row)
-    return Joined({"mat1": place}, (place,))
+    require(layout.dim == 0 and call.is_shared("mat2") and call.is_shared("self") and is_row)
+    return Joined({"mat1": layout}, (layout,))
 
 
 def _products(call: Call) -> Joined:
@@ -129,83 +133,83 @@ def _products(call: Call) -> Joined:
     forms = [call.form("self"), call.form("mat2")]
     if Form.SHARED in forms:
         name, dim = ("self", 1) if forms[1] is Form.SHARED else ("mat2", 2)
-        place = call.place(name)
-        if place.dim == dim:
-            return Joined({name: place}, (place,))
-    place = call.place("self", "mat2")
-    require(place.dim == 0)
-    return Joined({"self": place, "mat2": place}, (place,))
+        layout = call.layout(name)
+        if layout.dim == dim:
+            return Joined({name: layout}, (layout,))
+    layout = call.layout("self", "mat2")
+    require(layout.dim == 0)
+    return Joined({"self": layout, "mat2": layout}, (layout,))
 
 
 def _attention(*names: str, results: int) -> Rule:
     """Returns a rule for attention, which computes each element of the first dimension alone."""
 
     def rule(call: Call) -> Joined:
-        place = call.place(*names)
-        require(place.dim == 0 and call.arguments.dropout_p == 0)
-        places = dict.fromkeys(names, place)
+        layout = call.layout(*names)
+        require(layout.dim == 0 and call.arguments.dropout_p == 0)
+        layouts = dict.fromkeys(names, layout)
         if call.nodes("attn_mask"):
             mask = call.shape("attn_mask")
             is_one = len(mask) < 4 or mask[0] == 1 < call.shape("query")[0]
             if not (call.is_shared("attn_mask") and is_one):
                 require(len(mask) == 4 and mask[0] == call.shape("query")[0])
-                require(call.fits("attn_mask", place))
-                places["attn_mask"] = place
-        return Joined(places, (place,) * results)
+                require(call.fits("attn_mask", layout))
+                layouts["attn_mask"] = layout
+        return Joined(layouts, (layout,) * results)
 
     return rule
 
 
 def _convolution_backward(call: Call) -> Joined:
-    place = call.place("grad_output", "input")
-    require(place.dim == 0)
-    return Joined({"grad_output": place, "input": place}, (place, Form.SUM, Form.SUM))
+    layout = call.layout("grad_output", "input")
+    require(layout.dim == 0)
+    return Joined({"grad_output": layout, "input": layout}, (layout, Form.SUM, Form.SUM))
 
 
 def _layer_norm(call: Call) -> Joined:
-    place = call.place("input")
-    require(place.dim < len(call.shape("input")) - len(call.arguments.normalized_shape))
-    return Joined({"input": place}, (place,) * 3)
+    layout = call.layout("input")
+    require(layout.dim < len(call.shape("input")) - len(call.arguments.normalized_shape))
+    return Joined({"input": layout}, (layout,) * 3)
 
 
 def _layer_norm_backward(call: Call) -> Joined:
     names = ("grad_out", "input", "mean", "rstd")
-    place = call.place(*names)
-    require(place.dim < len(call.shape("input")) - len(call.arguments.normalized_shape))
-    return Joined(dict.fromkeys(names, place), (place, Form.SUM, Form.SUM))
+    layout = call.layout(*names)
+    require(layout.dim < len(call.shape("input")) - len(call.arguments.normalized_shape))
+    return Joined(dict.fromkeys(names, layout), (layout, Form.SUM, Form.SUM))
 
 
 def _group_norm(call: Call) -> Joined:
-    place = call.place("input")
-    require(place.dim == 0)
-    return Joined({"input": place}, (place,) * 3, {"N": call.arguments.N * call.count})
+    layout = call.layout("input")
+    require(layout.dim == 0)
+    return Joined({"input": layout}, (layout,) * 3, {"N": call.arguments.N * call.count})
 
 
 def _group_norm_backward(call: Call) -> Joined:
     names = ("grad_out", "input", "mean", "rstd")
-    place = call.place(*names)
-    require(place.dim == 0)
-    results = (place, Form.SUM, Form.SUM)
-    return Joined(dict.fromkeys(names, place), results, {"N": call.arguments.N * call.count})
+    layout = call.layout(*names)
+    require(layout.dim == 0)
+    results = (layout, Form.SUM, Form.SUM)
+    return Joined(dict.fromkeys(names, layout), results, {"N": call.arguments.N * call.count})
 
 
 def _batch_norm(call: Call) -> Joined:
     """Rule for batch norm with fixed statistics, which saves empty statistics."""
-    place = call.place("input")
-    require(place.dim == 0 and not call.arguments.training)
-    return Joined({"input": place}, (place, Form.PIECES, Form.PIECES))
+    layout = call.layout("input")
+    require(layout.dim == 0 and not call.arguments.training)
+    return Joined({"input": layout}, (layout, Form.PIECES, Form.PIECES))
 
 
 def _embedding(call: Call) -> Joined:
-    place = call.place("indices")
-    return Joined({"indices": place}, (place,))
+    layout = call.layout("indices")
+    return Joined({"indices": layout}, (layout,))
 
 
 def _embedding_backward(call: Call) -> Joined:
     names = ("grad_output", "indices")
-    place = call.place(*names)
-    require(not call.arguments.scale_grad_by_freq and place.dim < len(call.shape("indices")))
-    return Joined(dict.fromkeys(names, place), (Form.SUM,))
+    layout = call.layout(*names)
+    require(not call.arguments.scale_grad_by_freq and layout.dim < len(call.shape("indices")))
+    return Joined(dict.fromkeys(names, layout), (Form.SUM,))
 
 
 _RULES: dict[Any, Rule] = {

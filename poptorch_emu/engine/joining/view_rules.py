@@ -1,4 +1,4 @@
-"""Rules for the places of rows in operations that move or select elements."""
+"""Rules for the layouts of rows in operations that move or select elements."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Any
 import torch
 
 from poptorch_emu.engine.joining.call import Call, Joined, NotByRowsError, Rule, require
-from poptorch_emu.engine.joining.place import Place
+from poptorch_emu.engine.joining.row_layout import RowLayout
 
 aten = torch.ops.aten
 
 
 def _view(call: Call) -> Joined:
-    place = call.place("self")
-    seen = place.seen_as(call.shape("self"), call.out)
+    layout = call.layout("self")
+    seen = layout.seen_as(call.shape("self"), call.out)
     if seen is None:
         raise NotByRowsError
     name = "shape" if "shape" in vars(call.arguments) else "size"
-    return Joined({"self": place}, (seen,), {name: seen.shape(call.out, call.count)})
+    return Joined({"self": layout}, (seen,), {name: seen.shape(call.out, call.count)})
 
 
 def _expand(call: Call) -> Joined:
-    place = call.place("self")
-    seen = place.moved(len(call.out) - len(call.shape("self")))
-    require(call.shape("self")[place.dim] == call.out[seen.dim])
-    return Joined({"self": place}, (seen,), {"size": seen.shape(call.out, call.count)})
+    layout = call.layout("self")
+    seen = layout.moved(len(call.out) - len(call.shape("self")))
+    require(call.shape("self")[layout.dim] == call.out[seen.dim])
+    return Joined({"self": layout}, (seen,), {"size": seen.shape(call.out, call.count)})
 
 
 def _unsqueeze(call: Call) -> Joined:
-    place = call.place("self")
+    layout = call.layout("self")
     dim = call.arguments.dim % len(call.out)
-    return Joined({"self": place}, (place.moved(1 if dim <= place.dim else 0),))
+    return Joined({"self": layout}, (layout.moved(1 if dim <= layout.dim else 0),))
 
 
 def _squeeze(call: Call) -> Joined:
-    place = call.place("self")
+    layout = call.layout("self")
     dims = call.arguments.dim
     asked = {call.along(dim) for dim in ([dims] if isinstance(dims, int) else dims)}
     gone = {dim for dim in asked if call.shape("self")[dim] == 1}
-    require(place.dim not in asked)
-    return Joined({"self": place}, (place.moved(-sum(dim < place.dim for dim in gone)),))
+    require(layout.dim not in asked)
+    return Joined({"self": layout}, (layout.moved(-sum(dim < layout.dim for dim in gone)),))
 
 
 def _permuted(call: Call, order: Sequence[int]) -> Joined:
-    place = call.place("self")
-    return Joined({"self": place}, (Place(list(order).index(place.dim), place.outer),))
+    layout = call.layout("self")
+    return Joined({"self": layout}, (RowLayout(list(order).index(layout.dim), layout.outer),))
 
 
 def _permute(call: Call) -> Joined:
@@ -66,68 +66,70 @@ def _matrix_transpose(call: Call) -> Joined:
 
 def _select(call: Call) -> Joined:
     """Rule for selecting one index, or all indices, of a dimension without rows."""
-    place, dim = call.place("self"), call.along(call.arguments.dim)
-    require(dim != place.dim)
-    return Joined({"self": place}, (place.moved(-(dim < place.dim)),) * call.num_results)
+    layout, dim = call.layout("self"), call.along(call.arguments.dim)
+    require(dim != layout.dim)
+    return Joined({"self": layout}, (layout.moved(-(dim < layout.dim)),) * call.num_results)
 
 
 def _slice(call: Call) -> Joined:
     """Rule for slicing one part, or all parts, of a dimension without rows."""
-    place = call.place("self")
-    require(call.along(call.arguments.dim) != place.dim)
-    return Joined({"self": place}, (place,) * call.num_results)
+    layout = call.layout("self")
+    require(call.along(call.arguments.dim) != layout.dim)
+    return Joined({"self": layout}, (layout,) * call.num_results)
 
 
 def _together(name: str) -> Rule:
     """Returns a rule for concatenation in a dimension without rows; `name` is the argument."""
 
     def rule(call: Call) -> Joined:
-        place = call.place(name)
-        require(call.along(call.arguments.dim, name) != place.dim)
+        layout = call.layout(name)
+        require(call.along(call.arguments.dim, name) != layout.dim)
         require(all(len(n.meta["val"].shape) == len(call.out) for n in call.nodes(name)))
-        return Joined({name: place}, (place,))
+        return Joined({name: layout}, (layout,))
 
     return rule
 
 
 def _stack(call: Call) -> Joined:
-    place = call.place("tensors")
+    layout = call.layout("tensors")
     dim = call.arguments.dim % len(call.out)
-    return Joined({"tensors": place}, (place.moved(dim <= place.dim),))
+    return Joined({"tensors": layout}, (layout.moved(dim <= layout.dim),))
 
 
 def _whole_again(call: Call) -> Joined:
     """Rule for gradients of selections and slices, which pad a part with zeros."""
-    sizes, place = call.arguments.input_sizes, call.place("grad_output")
+    sizes, layout = call.arguments.input_sizes, call.layout("grad_output")
     dim = call.arguments.dim % len(sizes)
     is_select = call.node.target is aten.select_backward.default
-    whole = place.moved(is_select and dim <= place.dim)
+    whole = layout.moved(is_select and dim <= layout.dim)
     require(dim != whole.dim)
-    return Joined({"grad_output": place}, (whole,), {"input_sizes": whole.shape(sizes, call.count)})
+    return Joined(
+        {"grad_output": layout}, (whole,), {"input_sizes": whole.shape(sizes, call.count)}
+    )
 
 
 def _gather(call: Call) -> Joined:
-    place = call.place("self", "index")
-    sizes = call.shape("self")[place.dim], call.shape("index")[place.dim]
-    require(call.along(call.arguments.dim) != place.dim and sizes[0] == sizes[1])
-    return Joined({"self": place, "index": place}, (place,))
+    layout = call.layout("self", "index")
+    sizes = call.shape("self")[layout.dim], call.shape("index")[layout.dim]
+    require(call.along(call.arguments.dim) != layout.dim and sizes[0] == sizes[1])
+    return Joined({"self": layout, "index": layout}, (layout,))
 
 
 def _pad(call: Call) -> Joined:
-    place = call.place("self")
-    require(place.dim < len(call.out) - len(call.arguments.pad) // 2)
-    return Joined({"self": place}, (place,))
+    layout = call.layout("self")
+    require(layout.dim < len(call.out) - len(call.arguments.pad) // 2)
+    return Joined({"self": layout}, (layout,))
 
 
 def _triangle(call: Call) -> Joined:
-    place = call.place("self")
-    require(place.dim < len(call.out) - 2)
-    return Joined({"self": place}, (place,))
+    layout = call.layout("self")
+    require(layout.dim < len(call.out) - 2)
+    return Joined({"self": layout}, (layout,))
 
 
 def _same(call: Call) -> Joined:
-    place = call.place("self")
-    return Joined({"self": place}, (place,))
+    layout = call.layout("self")
+    return Joined({"self": layout}, (layout,))
 
 
 RULES: dict[Any, Rule] = {

@@ -42,9 +42,9 @@ def test_value_when_it_is_changed_afterwards_then_the_run_has_the_old_one():
 def test_places_then_are_those_of_all_values_in_order():
     with KeptRun("a run") as run:
         first, second = (run.declare(given(name, torch.ones(1))) for name in "ab")
-        for index, place in ((first, (1, 0)), (second, (0, 1)), (first, (0, 0))):
-            run.add(index, place, torch.tensor([10.0 * place[0] + place[1]]))
-        assert run.places == ((0, 0), (0, 1), (1, 0))
+        for index, position in ((first, (1, 0)), (second, (0, 1)), (first, (0, 0))):
+            run.add(index, position, torch.tensor([10.0 * position[0] + position[1]]))
+        assert run.positions == ((0, 0), (0, 1), (1, 0))
         assert run.read(first, (1, 0)).item() == 10 and run.read(second, (0, 1)).item() == 1
         assert run.read(second, (1, 0)) is None
 

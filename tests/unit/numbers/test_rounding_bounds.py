@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from poptorch_emu.numbers.rounding import Exact, gamma, likely_gamma, underflow, unit_roundoff
-from poptorch_emu.numbers.side import Expectation
+from poptorch_emu.numbers.run_values import Expectation
 from poptorch_emu.numbers.verdicts import Verdict, judged
 
 aten = torch.ops.aten
@@ -105,8 +105,8 @@ def reordered(values, order):
     """Returns a product of two matrices whose terms are added one by one in the given order."""
     left, right = values
     total = torch.zeros(left.size(0), right.size(1))
-    for place in order:
-        total = total + left[:, place : place + 1] * right[place : place + 1]
+    for position in order:
+        total = total + left[:, position : position + 1] * right[position : position + 1]
     return total
 
 
@@ -125,8 +125,8 @@ def test_product_when_halves_are_added_in_half_then_it_is_less_precision():
     expected = expectation(aten.mm.default, left, right)
     wide = (left.float() @ right.float()).half()
     total = torch.zeros(8, 8, dtype=torch.float16)
-    for place in range(400):
-        total = total + left[:, place : place + 1] * right[place : place + 1]
+    for position in range(400):
+        total = total + left[:, position : position + 1] * right[position : position + 1]
     assert judged(expected, 0, wide) is Verdict.REORDERED
     assert judged(expected, 0, total) is Verdict.LESS_PRECISION
     assert judged(expected, 0, wide + wide.abs().max()) is Verdict.DIFFERENT

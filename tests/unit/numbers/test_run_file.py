@@ -67,7 +67,7 @@ def test_run_then_it_knows_where_its_values_come_from(tmp_path):
         (found,) = run.values
         assert found == value
         assert found.settings == value.settings
-        assert run.places == (FIRST,)
+        assert run.positions == (FIRST,)
         assert run.read(0, (1, 0)) is None
 
 
@@ -108,7 +108,7 @@ def set_kind(content, entries):
 
 
 def set_places(content, entries):
-    content["values"][0]["places"] = [[0]]
+    content["values"][0]["positions"] = [[0]]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def set_places(content, entries):
         (set_direction, "'sideways' is not a valid Direction"),
         (set_shape, "shape"),
         (set_kind, "kind"),
-        (set_places, "places"),
+        (set_places, "positions"),
     ],
 )
 def test_list_when_somebody_else_made_it_then_the_error_says_what_is_wrong(tmp_path, change, text):
@@ -162,8 +162,8 @@ def test_entries_when_they_are_packed_then_they_are_refused(tmp_path):
 def test_value_when_a_bit_of_it_changed_then_its_check_sum_says_so(tmp_path):
     path = written(tmp_path / "run", torch.full((64,), 7.0))
     data = bytearray(path.read_bytes())
-    place = data.index(torch.full((2,), 7.0).numpy().tobytes())
-    data[place] ^= 1
+    position = data.index(torch.full((2,), 7.0).numpy().tobytes())
+    data[position] ^= 1
     path.write_bytes(data)
     with opened(path) as run, pytest.raises(Error, match="cannot be read"):
         run.read(0, FIRST)

@@ -1,4 +1,4 @@
-"""Links carry every crossing value once, and are as deep as the schedule requires."""
+"""Links carry every transfer value once, and are as deep as the schedule requires."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_links_then_carry_each_crossing_value_once() -> None:
     )
     segments, links, _ = planned(config, "all")
     carried = Counter((link.producer, link.consumer, node) for link in links for node in link.nodes)
-    crossing = Counter(
-        (*ends, node) for ends, nodes in segments.crossings.items() for node in nodes
+    transfer = Counter(
+        (*ends, node) for ends, nodes in segments.transfers.items() for node in nodes
     )
-    assert carried == crossing
+    assert carried == transfer
 
 
 def test_stashes_then_are_from_forward_to_backward() -> None:
@@ -113,9 +113,9 @@ def test_values_that_differ_in_their_way_then_go_by_links_of_their_own() -> None
     segments = cut(graph, places, True)
     schedule = make_schedule(ScheduleKind.GROUPED, places.ipu_of_stage, 8, True)
     ends = next(
-        e for e in segments.crossings if e[0] == (Kind.FORWARD, 1) and e[1][0] is Kind.BACKWARD
+        e for e in segments.transfers if e[0] == (Kind.FORWARD, 1) and e[1][0] is Kind.BACKWARD
     )
-    stashed = segments.crossings[ends]
+    stashed = segments.transfers[ends]
     assert len(stashed) == 3
     config = CompileConfig(True, replication_factor=2, sharding=ShardingConfig(activation=1))
     links = plan_links(segments, places, schedule, config, frozenset(stashed[:1]))

@@ -51,8 +51,8 @@ def test_inference_then_has_forward_segments_only(ipus) -> None:
 def test_value_that_another_segment_uses_then_crosses_to_it_once(ipus) -> None:
     graph = layers(ipus)
     places = placed(graph)
-    crossings = cut(graph, places, True).crossings
-    arrivals = Counter((node, end) for (_, end), nodes in crossings.items() for node in nodes)
+    transfers = cut(graph, places, True).transfers
+    arrivals = Counter((node, end) for (_, end), nodes in transfers.items() for node in nodes)
     needed = {
         (value, places.port_of[user])
         for user in graph.operations
@@ -68,10 +68,10 @@ def test_value_that_another_segment_uses_then_crosses_to_it_once(ipus) -> None:
 
 def test_input_of_a_stage_then_waits_there_and_not_in_the_stage_before() -> None:
     graph = layers([0, 1, 2])
-    crossings = cut(graph, placed(graph), True).crossings
-    (activation,) = crossings[(F, 0), (F, 1)]
-    assert activation in crossings[(F, 1), (B, 1)]
-    assert ((F, 0), (B, 1)) not in crossings
+    transfers = cut(graph, placed(graph), True).transfers
+    (activation,) = transfers[(F, 0), (F, 1)]
+    assert activation in transfers[(F, 1), (B, 1)]
+    assert ((F, 0), (B, 1)) not in transfers
 
 
 def test_operation_that_is_run_again_then_is_in_both_segments_and_does_not_cross() -> None:
@@ -82,8 +82,8 @@ def test_operation_that_is_run_again_then_is_in_both_segments_and_does_not_cross
     for stage in (0, 1):
         forward = {i.node for i in segments.segments[F, stage].instructions}
         backward = {i.node for i in segments.segments[B, stage].instructions}
-        crossing = segments.crossings.get(((F, stage), (B, stage)), [])
-        crossed = {operation_of(node) for node in crossing}
+        transfer = segments.transfers.get(((F, stage), (B, stage)), [])
+        crossed = {operation_of(node) for node in transfer}
         assert forward & backward <= recomputed
         assert forward & backward
         assert not crossed & recomputed & forward

@@ -102,9 +102,9 @@ def test_values_then_wait_in_one_place_at_a_time(mode) -> None:
     graph = layers([0, 1, 2, 3])
     places = placed(graph)
     recomputed = recomputed_operations(graph, places, mode)
-    crossings = cut(graph, places, True, recomputed, [HALVES] * 4).crossings
+    transfers = cut(graph, places, True, recomputed, [HALVES] * 4).transfers
     for stage in range(4):
-        to_inputs, to_weights = (crossings.get(((F, stage), (kind, stage)), []) for kind in HALVES)
+        to_inputs, to_weights = (transfers.get(((F, stage), (kind, stage)), []) for kind in HALVES)
         assert not set(to_inputs) & set(to_weights)
 
 

@@ -40,7 +40,7 @@ _NUM_TERMS_READ = 32
 _STEP = 2.0**-10
 
 
-class Quick:
+class Float32Results:
     """An operation computed in float32."""
 
     def __init__(self, target: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> None:

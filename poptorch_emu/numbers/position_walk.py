@@ -12,9 +12,9 @@ from torch import fx
 from poptorch_emu.ir.graph import operation_of
 from poptorch_emu.numbers.counterparts import alternatives, between, ends_here, is_no_pair
 from poptorch_emu.numbers.magnitudes import is_finite
-from poptorch_emu.numbers.pair import Pair, PairAtPlace
-from poptorch_emu.numbers.run import Direction, Place
-from poptorch_emu.numbers.side import last_uses
+from poptorch_emu.numbers.pair import Pair, PairAtPosition
+from poptorch_emu.numbers.run import Direction, Position
+from poptorch_emu.numbers.run_values import last_uses
 from poptorch_emu.numbers.verdicts import (
     Difference,
     Judgement,
@@ -46,8 +46,8 @@ class _Row:
     relative: float = 0.0
 
 
-class Notebook:
-    """Results of the walk, over all places.
+class WalkResults:
+    """Results of the walk, over all positions.
 
     Attributes:
         their_numbers: number of each node's value in the other run; it changes if another value
@@ -89,17 +89,17 @@ class Notebook:
         row.relative = max(row.relative, relative)
 
 
-class PlaceWalk:
+class PositionWalk:
     """The walk at one micro-batch of one replica, with its nodes judged so far."""
 
-    def __init__(self, notebook: Notebook, pair: Pair, ours: Place, theirs: Place) -> None:
+    def __init__(self, notebook: WalkResults, pair: Pair, ours: Position, theirs: Position) -> None:
         self._notebook, self._pair, self._at = notebook, pair, ours
-        self._both = PairAtPlace(pair, notebook.their_numbers, ours, theirs)
+        self._both = PairAtPosition(pair, notebook.their_numbers, ours, theirs)
         self._follows: set[fx.Node] = set()
         self._judged: set[fx.Node] = set()
 
     def walk(self, on_step: Callable[[], object]) -> None:
-        """Judges each value of this place, in the order of the graph."""
+        """Judges each value of this position, in the order of the graph."""
         for node in self._pair.graph.fx.nodes:
             if node.op not in ("placeholder", "call_function"):
                 continue
@@ -206,8 +206,8 @@ class PlaceWalk:
         if torch.equal(here, there):
             return None
         is_ours = bool((here & ~there).any())
-        side = self._both.ours if is_ours else self._both.theirs
-        inputs = [side.value(each) for each in operation_of(node).all_input_nodes]
+        run_values = self._both.ours if is_ours else self._both.theirs
+        inputs = [run_values.value(each) for each in operation_of(node).all_input_nodes]
         begins = all(v is None or is_finite(v.tensor) for v in inputs)
         if not begins:
             return Judgement(Verdict.FOLLOWS)

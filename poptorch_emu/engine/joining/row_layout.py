@@ -10,7 +10,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Place:
+class RowLayout:
     """The position of pieces of one shape in the tensor that joins them.
 
     Dimension `dim` of a piece is split as (..., outer, inner, ...), and of the joined tensor as
@@ -28,12 +28,12 @@ class Place:
         """Returns the sizes `outer` and `inner` into which dimension `dim` of a piece is split."""
         return self.outer, piece[self.dim] // self.outer
 
-    def moved(self, by: int) -> Place:
-        """Returns the place after `by` dimensions are inserted before `dim`."""
-        return Place(self.dim + by, self.outer)
+    def moved(self, by: int) -> RowLayout:
+        """Returns the layout after `by` dimensions are inserted before `dim`."""
+        return RowLayout(self.dim + by, self.outer)
 
-    def seen_as(self, piece: Sequence[int], other: Sequence[int]) -> Place | None:
-        """Returns the place after pieces are viewed as `other`, with elements in the same order.
+    def seen_as(self, piece: Sequence[int], other: Sequence[int]) -> RowLayout | None:
+        """Returns the layout after pieces are viewed as `other`, with elements in the same order.
 
         Returns `None` if no dimension of `other` can contain all pieces.
         """
@@ -44,31 +44,31 @@ class Place:
         for dim, size in enumerate(other):
             outer, rest = divmod(before, passed)
             if rest == 0 and outer >= 1 and size % outer == 0:
-                found.append(Place(dim, outer))
+                found.append(RowLayout(dim, outer))
             passed *= size
         # If several dimensions qualify, a piece of one row is best in a dimension of length 1, and
-        # a longer piece in a longer one. A place that splits a whole dimension comes last.
+        # a longer piece in a longer one. A layout that splits a whole dimension comes last.
         is_single = piece[self.dim] == 1
         return min(
             found,
-            key=lambda place: (
-                (other[place.dim] == 1) is not is_single,
-                place.outer == other[place.dim] > 1,
+            key=lambda layout: (
+                (other[layout.dim] == 1) is not is_single,
+                layout.outer == other[layout.dim] > 1,
             ),
             default=None,
         )
 
 
-def joined_value(piece: torch.Tensor, place: Place, count: int) -> torch.Tensor:
+def joined_value(piece: torch.Tensor, layout: RowLayout, count: int) -> torch.Tensor:
     """Returns a tensor on the meta device with the metadata of the joined tensor.
 
     Dimensions that lie outside of the joined dimension in memory have `count` times the stride.
     """
     strides = piece.stride()
-    own = strides[place.dim]
+    own = strides[layout.dim]
     scaled = [
-        stride * count if stride > own or (stride == own and dim < place.dim) else stride
+        stride * count if stride > own or (stride == own and dim < layout.dim) else stride
         for dim, stride in enumerate(strides)
     ]
-    shape = place.shape(piece.shape, count)
+    shape = layout.shape(piece.shape, count)
     return torch.empty_strided(shape, scaled, dtype=piece.dtype, device="meta")

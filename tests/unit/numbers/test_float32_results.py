@@ -6,10 +6,10 @@ from support.numbers_models import Language, batch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.numbers import side
-from poptorch_emu.numbers.quick import Quick
+from poptorch_emu.numbers import run_values
+from poptorch_emu.numbers.float32_results import Float32Results
 from poptorch_emu.numbers.rounding import Exact
-from poptorch_emu.numbers.side import Expectation
+from poptorch_emu.numbers.run_values import Expectation
 from poptorch_emu.numbers.verdicts import Verdict, judged
 
 aten = torch.ops.aten
@@ -58,7 +58,7 @@ def test_quick_when_a_value_is_the_result_but_for_rounding_then_it_explains_it(n
     args = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
             for a in args]  # fmt: skip
     found = in_other_order(target, args).to(dtype)
-    assert Quick(target, args, {}).explains(0, found)
+    assert Float32Results(target, args, {}).explains(0, found)
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 1.5, 3.0])
@@ -67,10 +67,10 @@ def test_quick_when_it_explains_a_value_then_float64_does_too(name, scale):
     target, args = CALLS[name]
     expected = Expectation(Exact(target, args, {}), [], [torch.float32])
     exact, bound = expected.results[0], expected.bound(0, torch.float32).tight
-    quick = Quick(target, args, {})
-    for place in range(0, exact.numel(), 7):
+    quick = Float32Results(target, args, {})
+    for position in range(0, exact.numel(), 7):
         found = exact.clone()
-        found.view(-1)[place] += scale * bound.reshape(-1)[place]
+        found.view(-1)[position] += scale * bound.reshape(-1)[position]
         found = found.float()
         is_within = judged(expected, 0, found) is Verdict.REORDERED
         assert is_within or not quick.explains(0, found)
@@ -78,12 +78,12 @@ def test_quick_when_it_explains_a_value_then_float64_does_too(name, scale):
 
 def test_quick_when_a_number_is_not_finite_then_it_says_nothing():
     target, args = aten.log.default, [torch.tensor([1.0, 0.0])]
-    assert not Quick(target, args, {}).explains(0, args[0].log())
+    assert not Float32Results(target, args, {}).explains(0, args[0].log())
 
 
 def test_quick_when_a_product_is_scaled_then_magnitudes_are_not_taken_for_larger_ones():
     args, scaled = CALLS["addmm"][1], {"beta": 1e-3, "alpha": 1e-3}
-    quick = Quick(aten.addmm.default, args, scaled)
+    quick = Float32Results(aten.addmm.default, args, scaled)
     found = aten.addmm.default(*args, **scaled)
     assert quick.explains(0, found)
     assert not quick.explains(0, found + 1e-6)
@@ -97,7 +97,7 @@ def test_compare_when_rounding_explains_all_then_nothing_is_computed_in_float64(
             computed.append(target)
             super().__init__(target, args, kwargs)
 
-    monkeypatch.setattr(side, "Exact", Counted)
+    monkeypatch.setattr(run_values, "Exact", Counted)
     model = Language()
     optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
     options = poptorch.Options().showCompilationProgressBar(False)

@@ -1,4 +1,4 @@
-"""The values of one run at one place, by the nodes of our graph.
+"""The values of one run at one position, by the nodes of our graph.
 
 If the run has no value of its own for a node, because it ran other operations, our operation
 computes the value from those that the run has, with a bound for its error.
@@ -17,6 +17,7 @@ from torch import fx
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import Graph, SourceKind, operation_of, source_of
 from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.numbers.float32_results import Float32Results
 from poptorch_emu.numbers.graph_values import (
     DROPOUT,
     given_name,
@@ -25,9 +26,8 @@ from poptorch_emu.numbers.graph_values import (
     result_number,
 )
 from poptorch_emu.numbers.magnitudes import HALF_TYPES
-from poptorch_emu.numbers.quick import Quick
 from poptorch_emu.numbers.rounding import Bound, Exact, is_float, results_of
-from poptorch_emu.numbers.run import FIRST, Place, Run
+from poptorch_emu.numbers.run import FIRST, Position, Run
 from poptorch_emu.torch_versions import OpOverload, pytree
 from poptorch_emu.update.formulas.optimizer_config import LOSS_SCALING
 
@@ -41,7 +41,7 @@ _Made = tuple[list[Any], list[Any]]
 
 @dataclass(frozen=True)
 class Known:
-    """The value of a node at one place.
+    """The value of a node at one position.
 
     Attributes:
         tensor: the run's own value, or a value computed here.
@@ -52,8 +52,8 @@ class Known:
     slack: torch.Tensor | None = None
 
 
-class Side:
-    """The values of one run at one place, by the nodes of our graph.
+class RunValues:
+    """The values of one run at one position, by the nodes of our graph.
 
     Attributes:
         has_wide_sums: whether computed values suppose sums in float32, also in half precision.
@@ -64,22 +64,22 @@ class Side:
         graph: Graph,
         run: Run,
         numbers: Mapping[fx.Node, int],
-        place: Place,
+        position: Position,
         *,
         loss_scaling: float = 1.0,
-        others: Side | None = None,
+        others: RunValues | None = None,
     ) -> None:
-        """Prepares the values at one place.
+        """Prepares the values at one position.
 
         Args:
             graph: our graph.
             run: run that has the values.
             numbers: number of each node's value in `run`.
-            place: (micro-batch, replica) in `run`.
+            position: (micro-batch, replica) in `run`.
             loss_scaling: factor of the loss before back-propagation.
             others: the other run, for inputs and random numbers that `run` lacks.
         """
-        self._graph, self._run, self._numbers, self._place = graph, run, numbers, place
+        self._graph, self._run, self._numbers, self._position = graph, run, numbers, position
         self._loss_scaling = loss_scaling
         self._others = others
         self._given = {v.name: number for number, v in enumerate(run.values) if v.name}
@@ -89,7 +89,7 @@ class Side:
     def own(self, node: fx.Node) -> torch.Tensor | None:
         """Returns the run's own value of a node; `None` if it has none."""
         number = self._numbers.get(node)
-        return None if number is None else self._run.read(number, self._place)
+        return None if number is None else self._run.read(number, self._position)
 
     def value(self, node: fx.Node) -> Known | None:
         """Returns the value of a node; `None` if it can neither be read nor computed."""
@@ -129,7 +129,7 @@ class Side:
         leaves = pytree.tree_leaves((call.args, call.kwargs))
         return Expectation(exact, slack, [v.dtype for v in leaves if hasattr(v, "dtype")])
 
-    def quick(self, operation: fx.Node) -> Quick | None:
+    def quick(self, operation: fx.Node) -> Float32Results | None:
         """Returns the operation in float32; `None` unless all inputs are the run's own."""
         call = self._call(operation)
         if call is None or any(off is not None for off in call.slack):
@@ -137,7 +137,7 @@ class Side:
         if any(_is_wide(leaf) for leaf in pytree.tree_leaves((call.args, call.kwargs))):
             return None
         try:
-            return Quick(call.target, call.args, call.kwargs)
+            return Float32Results(call.target, call.args, call.kwargs)
         except FAILURES:
             return None
 

@@ -11,12 +11,12 @@ from torch import fx
 from poptorch_emu.ir.graph import Graph, operation_of
 from poptorch_emu.numbers.graph_values import is_drawn, result_number
 from poptorch_emu.numbers.rounding import results_of, widened
-from poptorch_emu.numbers.run import Place, Run
-from poptorch_emu.numbers.side import FAILURES, Side, call_of, last_uses
+from poptorch_emu.numbers.run import Position, Run
+from poptorch_emu.numbers.run_values import FAILURES, RunValues, call_of, last_uses
 
 
-class Shadow:
-    """The float64 values of a window at one place, operation by operation.
+class Float64Reference:
+    """The float64 values of a window at one position, operation by operation.
 
     Operations without a float64 form, such as a loop or a call of the host, keep the run's values.
     """
@@ -26,12 +26,12 @@ class Shadow:
         graph: Graph,
         run: Run,
         numbers: Mapping[fx.Node, int],
-        place: Place,
+        position: Position,
         loss_scaling: float,
     ) -> None:
-        """Prepares the values at one place; the arguments are those of a `Side`."""
+        """Prepares the values at one position; the arguments are those of a `RunValues`."""
         self._graph = graph
-        self._own = Side(graph, run, numbers, place, loss_scaling=loss_scaling)
+        self._own = RunValues(graph, run, numbers, position, loss_scaling=loss_scaling)
         self._results: dict[fx.Node, list[Any] | None] = {}
 
     def values(self) -> Iterator[tuple[fx.Node, torch.Tensor | None]]:
