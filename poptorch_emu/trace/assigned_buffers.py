@@ -7,33 +7,52 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from poptorch_emu.errors import compiler_error, make_error
-from poptorch_emu.ir.graph import Graph, source_of
-from poptorch_emu.torch_versions import BatchNorm
+from poptorch_emu.ir.graph import Graph, SourceKind, source_of
+from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
+from poptorch_emu.torch_versions import BatchNorm, OpOverload
 from poptorch_emu.trace import leniency
-from poptorch_emu.trace.compared_captures import computed
-from poptorch_emu.trace.known_values import reads_shape_only
+from poptorch_emu.trace.known_values import is_write_back, known_value, reads_shape_only
 from poptorch_emu.trace.module_state import reassigned
 from poptorch_emu.troubleshooting import Topic
 
 
 @dataclass(frozen=True)
 class Resized:
-    """A buffer whose assigned value has another shape.
+    """A buffer that `forward` makes, or whose assigned value has another shape.
 
     Attributes:
         value: first assigned value of that shape, or zeros.
         is_known: whether `value` is the first assigned value.
+        is_made: whether `forward` was the first to make the buffer.
     """
 
     value: torch.Tensor
     is_known: bool
+    is_made: bool = False
+
+
+class Capture(NamedTuple):
+    """One record of `forward`.
+
+    Attributes:
+        graph: the recorded operations.
+        results: nodes of outputs and losses.
+        assigned: nodes of the values that `forward` assigned to buffers, by name.
+    """
+
+    graph: Graph
+    results: Sequence[fx.Node]
+    assigned: Mapping[str, fx.Node]
 
 
 def resized(
@@ -85,27 +104,32 @@ def check_unread(graph: Graph, names: Iterable[str]) -> None:
 
 
 def check_equal(
-    first: Graph, second: Graph, resized: Mapping[str, Resized], again: Collection[str]
+    first: Capture, second: Capture, changed: Mapping[str, Resized], again: Collection[str]
 ) -> None:
     """Checks that two captures compute the same, with the old and with the new buffers.
 
     Args:
-        first: the capture with the old buffers.
+        first: the capture with the old buffers, or without them.
         second: the capture with the new buffers.
-        resized: buffers whose shapes changed in the first capture.
-        again: buffers whose shapes changed in the second capture.
+        changed: buffers that the first capture made, or whose shapes it changed.
+        again: buffers that the second capture made or changed.
 
     Raises:
         Error: the captures may compute different results.
     """
-    check_unread(second, [name for name, each in resized.items() if not each.is_known])
-    if again or list(computed(first, resized)) != list(computed(second, resized)):
-        raise _refused(next(iter(again or resized)))
+    check_unread(second.graph, [name for name, each in changed.items() if not each.is_known])
+    names = sorted({*first.assigned, *second.assigned, *changed})
+    if again or list(_computed(first, names, changed)) != list(_computed(second, names, changed)):
+        name = next(iter(again or changed))
+        raise _refused(name, is_made=name in changed and changed[name].is_made)
 
 
 def _is_unread(node: fx.Node) -> bool:
     return node.meta["val"].numel() == 0 or all(
-        reads_shape_only(user) or _overwrites(user, node) for user in node.users
+        reads_shape_only(user)
+        or _overwrites(user, node)
+        or (user.target is torch.ops.aten.clone.default and _is_unread(user))
+        for user in node.users
     )
 
 
@@ -113,10 +137,77 @@ def _overwrites(user: fx.Node, node: fx.Node) -> bool:
     return user.target is torch.ops.aten.copy_.default and user.all_input_nodes[1:] != [node]
 
 
-def _refused(name: str) -> Exception:
+def _computed(
+    capture: Capture, names: Sequence[str], changed: Mapping[str, Resized]
+) -> Iterator[tuple[Any, ...]]:
+    """Yields the operations that depend on more than constants and these buffers, and results."""
+    sources = {source_of(node).name: node for node in capture.graph.sources}
+    results = [*capture.results, *(capture.assigned.get(name, sources.get(name)) for name in names)]
+    matters = _reached(capture.graph, results)
+    ids: dict[fx.Node, Any] = {}
+    form = partial(_form, capture.graph, changed, ids)
+    num_yielded = 0
+    for node in capture.graph.fx.nodes:
+        if node.op == "placeholder":
+            source = source_of(node)
+            if source.kind is not SourceKind.CONSTANT and source.name not in changed:
+                ids[node] = str(source)
+            continue
+        depends = not reads_shape_only(node) and any(each in ids for each in node.all_input_nodes)
+        if node not in matters or not (depends or _is_random(node)):
+            continue
+        num_yielded += 1
+        ids[node] = num_yielded
+        if is_mutating(node):
+            ids |= {each: num_yielded for each in written_memory(node)}
+        yield str(node.target), str(map_aggregate((node.args, node.kwargs), form))
+    yield tuple(map(form, results))
+
+
+def _reached(graph: Graph, results: Iterable[fx.Node | None]) -> set[fx.Node]:
+    """Returns the nodes that results, writes and random numbers depend on."""
+    found = {node for node in results if node is not None}
+    for node in reversed(graph.fx.nodes):
+        if node.op == "output" or is_write_back(node):
+            continue
+        if node in found or is_mutating(node) or _is_random(node):
+            found |= {node, *node.all_input_nodes}
+    return found
+
+
+def _is_random(node: fx.Node) -> bool:
+    return (
+        isinstance(node.target, OpOverload)
+        and torch.Tag.nondeterministic_seeded in node.target.tags
+    )
+
+
+def _form(
+    graph: Graph, changed: Mapping[str, Resized], ids: Mapping[fx.Node, Any], value: Any
+) -> Any:
+    """Returns an argument in a form that is equal in both captures."""
+    if not isinstance(value, fx.Node):
+        return value
+    result = value.meta["val"]
+    if value in ids or memory_of(value) in ids:
+        shape = tuple(result.shape) if isinstance(result, torch.Tensor) else None
+        return ids.get(value), ids.get(memory_of(value)), shape
+
+    def value_of(source: fx.Node) -> torch.Tensor | None:
+        found = changed.get(source_of(source).name)
+        return None if found is None else found.value
+
+    known = known_value(graph, value, value_of)
+    if known is None:
+        return object()  # It equals nothing.
+    bits = known.detach().to(result.dtype).contiguous().reshape(-1).view(torch.uint8)
+    return str(result.dtype), tuple(known.shape), bits.tolist()
+
+
+def _refused(name: str, *, is_made: bool = False) -> Exception:
+    event = "is first made" if is_made else "gets a value of another shape"
     return compiler_error(
-        f"Buffer {name} gets a value of another shape in forward, and it cannot be shown that the "
-        "next call would compute the same with that shape. Call the model once on the CPU before "
-        "it is wrapped, so that the buffer has its shape, or register it with that shape; "
-        f"{Topic.REASSIGNED_STATE}"
+        f"Buffer {name} {event} in forward, and it cannot be shown that the next call would "
+        "compute the same. Call the model once on the CPU before it is wrapped, so that the buffer "
+        f"has its shape, or register it with that shape in __init__; {Topic.REASSIGNED_STATE}"
     )

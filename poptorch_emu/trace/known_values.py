@@ -7,7 +7,7 @@ Operations such as `zeros_like` only use the shape of an input, so their results
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,7 +17,11 @@ from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
 from poptorch_emu.ir.operator_traits import traits_of
-from poptorch_emu.torch_versions import OpOverload, disable_current_modes
+from poptorch_emu.torch_versions import (
+    DisableTorchFunction,
+    OpOverload,
+    disable_current_modes,
+)
 from poptorch_emu.trace.decided_draws import decided
 from poptorch_emu.trace.integer_state import is_integer_state
 
@@ -54,7 +58,7 @@ def known_value(
     if any(value is None for value in sources.values()):
         return None
     values: dict[fx.Node, Any] = {}
-    with disable_current_modes(), torch.no_grad():
+    with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
         for each in graph.fx.nodes:
             if each not in needed:
                 continue
@@ -76,7 +80,11 @@ def known_value(
 def sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
     """Returns `node`, all nodes that its value depends on, and those that change them in place."""
     needed = _read_by(node)
-    writers = {each: written_memory(each) for each in graph.operations if is_mutating(each)}
+    writers = {
+        each: written_memory(each)
+        for each in graph.operations
+        if is_mutating(each) and not is_write_back(each)
+    }
     while True:
         memory = set(map(memory_of, needed))
         touching = [each for each, written in writers.items() if not memory.isdisjoint(written)]
@@ -85,6 +93,17 @@ def sources_of_value(graph: Graph, node: fx.Node) -> set[fx.Node]:
         for each in touching:
             needed.update(_read_by(each))
             del writers[each]
+
+
+def mark_write_backs(nodes: Iterable[fx.Node]) -> None:
+    """Marks operations that follow `forward`. They change no value that `forward` computes."""
+    for node in nodes:
+        node.meta["is_write_back"] = True
+
+
+def is_write_back(node: fx.Node) -> bool:
+    """Returns whether an operation was marked by `mark_write_backs`."""
+    return "is_write_back" in node.meta
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:

@@ -26,7 +26,7 @@ ToFake = Callable[[HostTensor], torch.Tensor]
 @contextmanager
 def adopted(
     model: torch.nn.Module, fakes: dict[str, torch.Tensor], value_of: ValueOf, to_fake: ToFake
-) -> Iterator[Callable[[str, torch.Size], torch.Tensor | None]]:
+) -> Iterator[NewState]:
     """Adopts buffers and modules that `forward` registers in the context, or raises.
 
     Args:
@@ -36,24 +36,29 @@ def adopted(
         to_fake: makes the fake tensor of a parameter or buffer.
 
     Yields:
-        A function that returns the first value of some shape that `forward` assigned to a buffer,
-        if that value is known.
+        The buffers that `forward` has made or assigned so far.
     """
-    state = _State(model, fakes, value_of, to_fake)
+    state = NewState(model, fakes, value_of, to_fake)
     handles = (
         registration.register_module_buffer_registration_hook(state.take_buffer),
         registration.register_module_parameter_registration_hook(state.take_parameter),
         registration.register_module_module_registration_hook(state.take_module),
     )
     try:
-        yield state.first_assigned
+        yield state
     finally:
         for handle in handles:
             handle.remove()
         state.give_back()
 
 
-class _State:
+class NewState:
+    """Buffers that `forward` makes or assigns.
+
+    Attributes:
+        made: values of the buffers that `forward` was the first to make, by name.
+    """
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -65,6 +70,14 @@ class _State:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._new: list[tuple[torch.nn.Module, str, str, torch.Tensor]] = []
         self._assigned: dict[str, list[torch.Tensor]] = {}
+        self._held = {
+            (id(module), key)
+            for module in model.modules()
+            for key, value in module._buffers.items()
+            if value is not None
+        }
+        self._before: list[tuple[torch.nn.Module, str, bool]] = []
+        self.made: dict[str, torch.Tensor] = {}
 
     def first_assigned(self, name: str, shape: torch.Size) -> torch.Tensor | None:
         """Returns the first value of a shape that was assigned to a buffer, if it is known."""
@@ -75,7 +88,8 @@ class _State:
 
     def take_buffer(self, module: torch.nn.Module, key: str, value: Any) -> Any:
         """Returns the fake tensor of a new buffer; None for any other value."""
-        is_new = module._buffers.get(key) is None and isinstance(value, torch.Tensor)
+        # A buffer that `forward` set to None before was there, or was made by this call.
+        is_new = (id(module), key) not in self._held and isinstance(value, torch.Tensor)
         if not is_new and id(module) in self._names and isinstance(value, torch.Tensor):
             self._assigned.setdefault(self._name(module, key), []).append(value)
         if id(module) not in self._names or not is_new or self._is_known(value):
@@ -94,6 +108,9 @@ class _State:
             self._fakes[name] = fake = self._to_fake(buffer)
         note_stand_in(fake, host)
         self._new.append((module, "_buffers", key, host))
+        self._held.add((id(module), key))
+        self._before.append((module, key, key in module._buffers))
+        self.made[name] = host
         return fake
 
     def take_parameter(self, module: torch.nn.Module, key: str, value: Any) -> None:
@@ -123,6 +140,14 @@ class _State:
                 inner._buffers[name] = None
                 fake = self.take_buffer(inner, name, buffer)
                 inner._buffers[name] = buffer if fake is None else fake
+
+    def undo(self) -> None:
+        """Removes the made buffers from the model."""
+        for module, key, was_none in self._before:
+            if was_none:
+                module._buffers[key] = None
+            else:
+                module._buffers.pop(key, None)
 
     def give_back(self) -> None:
         """Replaces the new fake tensors in the model by the host's tensors."""

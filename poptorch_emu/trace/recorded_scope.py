@@ -47,6 +47,13 @@ class Scope:
         self.nodes[id(value)] = (value, node)
         return node
 
+    def swap_with_copy(self, value: torch.Tensor, copy: torch.Tensor) -> None:
+        """Exchanges a source's tensor and its copy, which moves in front of all operations."""
+        (_, source), (_, copied) = self.nodes[id(value)], self.nodes[id(copy)]
+        self.graph.operations[0].prepend(copied)
+        source.replace_all_uses_with(copied, lambda user: user is not copied)
+        self.nodes[id(value)], self.nodes[id(copy)] = (value, copied), (copy, source)
+
     def capture(self, value: torch.Tensor, record: NodeRecord) -> fx.Node:
         """Adds a tensor of an outer scope as a parameter."""
         number = self.num_parameters + len(self.captured)

@@ -144,6 +144,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Tensors that have a node in the outermost graph."""
         return self._scopes[0].tensors
 
+    def read_first(self, value: torch.Tensor) -> torch.Tensor:
+        """Makes a source's tensor a copy that is read before all operations.
+
+        Later writes to the source then change no result, also none of backward.
+
+        Returns:
+            A tensor that stands for the source itself.
+        """
+        source = value.clone()
+        self._scopes[-1].swap_with_copy(value, source)
+        return source
+
     def find(self, value: torch.Tensor) -> fx.Node | None:
         """Returns the node that computes `value`; None for a tensor that was never recorded."""
         return self._scopes[-1].find(value)

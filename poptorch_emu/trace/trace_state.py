@@ -43,7 +43,7 @@ from poptorch_emu.trace.fake_mode import FakeMode
 from poptorch_emu.trace.fakes import FakeMaker
 from poptorch_emu.trace.functions import FunctionMode
 from poptorch_emu.trace.initial_gradient import InitialGradient, first_gradient
-from poptorch_emu.trace.known_values import known_value
+from poptorch_emu.trace.known_values import known_value, mark_write_backs
 from poptorch_emu.trace.module_state import HostTensor, keep_hooks
 from poptorch_emu.trace.narrowing import Narrowing, narrowed_constant, type_on_ipu
 from poptorch_emu.trace.origins import Origins
@@ -192,15 +192,12 @@ class TraceState:
             assigned: assigned values, by the names of the buffers.
             fakes: fake tensors of parameters and buffers, by name.
         """
-        memory = {fake.untyped_storage()._cdata for fake in fakes.values()}
         with FunctionMode(), self.fake_mode, self.recorder, torch.no_grad():
-            # A value that is a buffer is copied, so that no write changes it before its read.
-            values = {
-                name: value.clone() if value.untyped_storage()._cdata in memory else value
-                for name, value in assigned.items()
-            }
-            for name, value in values.items():
-                fakes[name].copy_(value)
+            buffers = {name: self.recorder.read_first(fakes[name]) for name in assigned}
+            num_before = len(self.graph.operations)
+            for name, value in assigned.items():
+                buffers[name].copy_(value)
+        mark_write_backs(self.graph.operations[num_before:])
 
     def value_of(self, stand_in: torch.Tensor) -> torch.Tensor | None:
         """Returns the value of a fake tensor after the trace; None if it depends on inputs."""

@@ -99,6 +99,7 @@ class Forward:
         first_sequence: sequence number of autograd at the beginning of the trace.
         has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
         resized: buffers with an assigned value of another shape.
+        new_state: buffers that `forward` made.
     """
 
     def __init__(
@@ -109,9 +110,11 @@ class Forward:
         initial_gradient: InitialGradient,
         model: torch.nn.Module,
         resized: Mapping[str, assigned_buffers.Resized],
+        made: new_state.NewState,
+        assigned: Mapping[str, fx.Node],
     ) -> None:
         self.graph = tracer.graph
-        self.resized = resized
+        self.resized, self.new_state, self._assigned = resized, made, assigned
         self.first_sequence = tracer.first_sequence
         self.has_saved_tensor_hooks = tracer.origins.has_saved_tensor_hooks
         self.results, self.host_outputs = tracer.find_outputs(outputs)
@@ -162,6 +165,12 @@ class Forward:
         if is_opaque or self.has_saved_tensor_hooks:
             return tuple(f"{sink}" for sink, _ in self.complete.graph.results)
         return tuple(lines)
+
+    @property
+    def capture(self) -> assigned_buffers.Capture:
+        """The operations, with the nodes of all values that outlive the call."""
+        results = [node for _, node in (*self.results, *self.losses)]
+        return assigned_buffers.Capture(self.graph, results, self._assigned)
 
     def held_tensors(self) -> list[torch.Tensor]:
         """Returns the fake tensors that this object refers to, once for each reference."""
@@ -262,28 +271,39 @@ def trace_forward(
     record = partial(_trace, model, arguments, config, initial_gradient, hooks, metadata)
     numbers = HeldNumbers(model)
     forward = record()
-    if forward.resized:
-        forward = _with_resized_buffers(model, forward, record)
+    if forward.resized or forward.new_state.made:
+        forward = _with_new_buffers(model, forward, record)
     changes = numbers.changes()
     if changes:
         check_same(changes, lambda: record().texts, forward.texts)
     return forward
 
 
-def _with_resized_buffers(
+def _with_new_buffers(
     model: torch.nn.Module, forward: Forward, record: Callable[[], Forward]
 ) -> Forward:
-    """Returns another capture, after buffers have received the shapes of their assigned values."""
+    """Returns another capture, with the buffers that `forward` made, or whose shape it changed."""
+    made = forward.new_state.made
     assigned_buffers.check_unread(forward.graph, forward.resized)
     before = {name: model.get_buffer(name) for name in forward.resized}
     try:
         for name, buffer in forward.resized.items():
             replace_buffer(model, name, buffer.value.to(before[name].dtype))
         again = record()
-        assigned_buffers.check_equal(forward.graph, again.graph, forward.resized, again.resized)
+        changed = {
+            name: assigned_buffers.Resized(value, is_known=True, is_made=True)
+            for name, value in made.items()
+        }
+        assigned_buffers.check_equal(
+            forward.capture,
+            again.capture,
+            {**changed, **forward.resized},
+            {**again.new_state.made, **again.resized},
+        )
     except BaseException:
         for name, value in before.items():
             replace_buffer(model, name, value)
+        forward.new_state.undo()
         raise
     return again
 
@@ -323,22 +343,24 @@ def _record(
         cleanup.callback(hooks[1])
         with (
             on_ipu(model, session.to_fake) as fakes,
-            new_state.adopted(model, fakes, session.value_of, session.to_fake) as first_assigned,
+            new_state.adopted(model, fakes, session.value_of, session.to_fake) as made,
             named_modules(model, session.origins.modules),
         ):
             fake_args, fake_kwargs = arguments(session.input_to_fake)
             hooks[0]()
             outputs = session.run_forward(model, fake_args, fake_kwargs)
             assigned = reassigned_buffers(model, fakes)
-            resized = assigned_buffers.resized(assigned, fakes, first_assigned)
+            resized = assigned_buffers.resized(assigned, fakes, made.first_assigned)
             kept = {name: value for name, value in assigned.items() if name not in resized}
             assigned_buffers.warn_of_assigned(model, kept)
             session.write_back(kept, fakes)
+            found = {name: session.recorder.find(value) for name, value in assigned.items()}
         checkpoints.apply_marks(session.recorder.find)
         dynamic_slices.check_parts()
         if session.config.is_training:  # Inference may leave blocks of the loss out.
             session.stages.warn_of_unused()
-        return Forward(session, outputs, fakes, initial_gradient, model, resized)
+        nodes = {name: node for name, node in found.items() if node is not None}
+        return Forward(session, outputs, fakes, initial_gradient, model, resized, made, nodes)
 
 
 def _without_values(value: torch.Tensor) -> torch.Tensor:

@@ -96,14 +96,68 @@ class Aliased(Neuron):
         return x + self.mem[1] + self.other
 
 
+class SetToNone(Neuron):
+    """Removes its state and begins anew in each call."""
+
+    def forward(self, x):
+        self.mem = None
+        for row in x:
+            if self.mem is None:
+                self.mem = torch.zeros_like(row)
+            self.mem = 0.5 * self.mem + self.linear(row)
+        return x + self.mem
+
+
+class MadeAnew(SetToNone):
+    """Has no state before the first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mem = None
+
+
+class MadeOnce(Neuron):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mem = None
+
+    def forward(self, x):
+        if self.mem is None:
+            self.mem = torch.ones_like(x)
+        self.mem = 0.5 * self.mem + self.linear(x).detach()
+        return x + self.mem
+
+
+class ReturnsOld(Neuron):
+    def forward(self, x):
+        old = self.mem
+        self.mem = old + self.linear(x).detach()
+        return old
+
+
 def options(num_micro_batches: int) -> poptorch.Options:
     options = poptorch.Options().showCompilationProgressBar(False)
     options.deviceIterations(num_micro_batches).outputMode(poptorch.OutputMode.All)
     return options
 
 
+KINDS = [
+    Kept,
+    Shaped,
+    Reset,
+    Overwritten,
+    Swapped,
+    Aliased,
+    Counted,
+    SetToNone,
+    MadeAnew,
+    MadeOnce,
+    ReturnsOld,
+]
+
+
 @pytest.mark.parametrize("num_micro_batches", [1, 3])
-@pytest.mark.parametrize("kind", [Kept, Shaped, Reset, Overwritten, Swapped, Aliased, Counted])
+@pytest.mark.parametrize("kind", KINDS)
 def test_assigned_buffer_when_calls_follow_then_values_of_a_plain_loop(kind, num_micro_batches):
     model = kind()
     plain = copy.deepcopy(model)
@@ -123,8 +177,18 @@ class Trained(Shaped):
         return result, poptorch.identity_loss(result.square().mean(), reduction="none")
 
 
-def test_assigned_buffer_when_trained_then_values_of_a_plain_loop() -> None:
-    model = Trained()
+class Multiplied(Kept):
+    """Its gradient needs the value before the assignment."""
+
+    def forward(self, x):
+        result = self.linear(x) * self.mem
+        self.mem = 3 * self.mem + x
+        return result, poptorch.identity_loss((result * self.mem).mean(), reduction="none")
+
+
+@pytest.mark.parametrize("kind", [Trained, Multiplied])
+def test_assigned_buffer_when_trained_then_values_of_a_plain_loop(kind) -> None:
+    model = kind()
     plain = copy.deepcopy(model)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     executor = poptorch.trainingModel(
@@ -164,11 +228,28 @@ class Grown(Neuron):
         return x + self.mem.sum()
 
 
-@pytest.mark.parametrize("kind", [ChangesInput, Grown])
+class MadeOtherwise(Neuron):
+    """Its first call uses another value than later calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mem = None
+
+    def forward(self, x):
+        if self.mem is None:
+            self.mem = torch.ones_like(x)
+        else:
+            self.mem = self.mem * 2
+        return x + self.mem
+
+
+@pytest.mark.parametrize("kind", [ChangesInput, Grown, MadeOtherwise])
 def test_assigned_buffer_when_later_calls_would_differ_then_error_and_the_buffer_stays(kind):
     model = kind()
     before = model.mem
-    with pytest.raises(poptorch.Error, match="Buffer mem gets a value of another shape in forward"):
+    with pytest.raises(
+        poptorch.Error, match="Buffer mem (gets a value of another shape|is first made) in forward"
+    ):
         poptorch.inferenceModel(model, options(1))(torch.ones(ROWS, 2))
     assert model.mem is before
 
