@@ -115,6 +115,7 @@ docs: $(VENV)/.built $(VENV)/.has-test
 	$(BIN)/python tools/features.py
 	$(BIN)/python tools/performance.py
 	$(BIN)/python tools/fidelity.py
+	$(BIN)/python tools/zoo.py
 
 # Warnings are errors, all of which are shown.
 site: $(VENV)/.built $(VENV)/.has-docs

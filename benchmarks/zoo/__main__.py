@@ -1,6 +1,7 @@
 """Sweeps the models of current libraries: which run unchanged, and why the others do not.
 
     python benchmarks/zoo --csv zoo.csv [--library NAME]... [--pattern REGEX] [--every N]
+        [--first M]
 
 Each model gets a tiny configuration with random weights. Inference and two steps of training are
 compared with eager PyTorch. A model that is refused runs again with `emulator.set_value_guards`. A
@@ -23,7 +24,12 @@ from one_process import LIBRARIES, library_of
 
 _CHILD = Path(__file__).with_name("one_process.py")
 _WAYS = ("inference", "training", "inference_guarded", "training_guarded")
-COLUMNS = ["library", "model", *_WAYS, *(f"{way}_detail" for way in _WAYS), "seconds"]
+COLUMNS = [
+    *("date", "library", "version", "model"),
+    *_WAYS,
+    *(f"{way}_detail" for way in _WAYS),
+    "seconds",
+]
 
 
 def results(library: str, names: list[str], seconds: int) -> Iterator[dict[str, str]]:
@@ -83,6 +89,7 @@ def main() -> None:
         help="regular expression; only models whose names match are measured",
     )
     parser.add_argument("--every", type=int, default=1, help="measure only every Nth model")
+    parser.add_argument("--first", type=int, default=0, help="number of the first model, from 0")
     parser.add_argument(
         "--seconds", type=int, default=180, help="time limit for one model, in seconds"
     )
@@ -97,7 +104,8 @@ def main() -> None:
             except ImportError as error:
                 print(f"{library} is left out: {error}", flush=True)
                 continue
-            chosen = [name for name in names if re.search(args.pattern, name)][:: args.every]
+            chosen = [name for name in names if re.search(args.pattern, name)]
+            chosen = chosen[args.first :: args.every]
             for row in results(library, chosen, args.seconds):
                 rows.append(row)
                 writer.writerow(row)

@@ -8,9 +8,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import datetime
 import faulthandler
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import resource
@@ -63,6 +66,7 @@ def outcomes(make: Callable[[], Sample]) -> Iterator[tuple[str, Outcome]]:
         size = sum(value.numel() for value in sample.module.parameters())
         if size > _MAX_PARAMETERS:
             raise ValueError(f"{size} parameters are too many for this sweep.")
+        copy.deepcopy(sample.module)  # Each run gets its own copy.
     except Exception as error:
         text = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
         yield "inference", Outcome("not compared: no configuration", text)
@@ -91,7 +95,8 @@ def main() -> None:
         faulthandler.dump_traceback_later(int(seconds), exit=True)
         torch.manual_seed(0)
         start = time.perf_counter()
-        row = {"library": name, "model": model}
+        row = {"date": f"{datetime.date.today()}", "library": name, "model": model}
+        row["version"] = importlib.metadata.version(name)
         with contextlib.redirect_stdout(sys.stderr):
             for column, outcome in outcomes(partial(library.make, model)):
                 row |= {column: outcome.kind, f"{column}_detail": outcome.detail}

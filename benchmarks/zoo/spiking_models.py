@@ -18,7 +18,8 @@ _OVER_TIME = {"LeakyParallel", "StateLeaky", "AssociativeLeaky", "LinearLeaky"}
 _GIVEN: dict[str, Any] = {
     "beta": 0.9, "alpha": 0.8, "threshold": 0.5, "linear_features": _SIZE, "input_size": _SIZE,
     "hidden_size": _SIZE, "in_channels": 2, "out_channels": 2, "kernel_size": 3, "channels": _SIZE,
-    "in_dim": _SIZE, "num_heads": 1, "d_value": _SIZE, "d_key": _SIZE,
+    "in_dim": _SIZE, "num_spiking_neurons": _SIZE**2, "d_value": _SIZE, "d_key": _SIZE,
+    "in_features": _SIZE, "out_features": _SIZE,
 }  # fmt: skip
 
 
@@ -38,7 +39,11 @@ def make(name: str) -> Sample:
         "explicit": {},
     }[way]
     own = getattr(snntorch, kind)
-    accepted = inspect.signature(own.__init__).parameters
+    accepted = set(inspect.signature(own.__init__).parameters)
+    if kind == "DeltaLeaky":  # It passes other arguments to the constructor of Leaky.
+        accepted |= set(inspect.signature(snntorch.Leaky.__init__).parameters)
+    if kind in ("RLeaky", "RSynaptic"):  # The recurrent layer is linear.
+        accepted.discard("kernel_size")
     given = {**_GIVEN, **({"alpha": 0.95} if kind == "Alpha" else {}), **settings}
     neuron = own(**{key: value for key, value in given.items() if key in accepted})
     model = _Network(neuron, kind, is_explicit=way == "explicit")
@@ -61,18 +66,22 @@ class _Network(torch.nn.Module):
         if self._kind in _OVER_TIME:
             return self.neuron(self.linear(x))
         if not self._is_explicit:
-            reset = getattr(self.neuron, "reset_hidden", None) or self.neuron.reset_mem
-            reset()
+            # `reset_hidden` would reset every neuron of the process that was not copied.
+            self.neuron.reset_mem()
             spikes = [self.neuron(self.linear(step)) for step in x]
             return torch.stack([s[0] if isinstance(s, tuple) else s for s in spikes])
-        start = getattr(self.neuron, f"init_{self._kind.lower()}", None) or self.neuron.reset_mem
-        state = start()
-        state = state if isinstance(state, tuple) else (state,)
+        state = self._first_state()
         found = []
         for step in x:
             spike, *state = self.neuron(self.linear(step), *state)
             found.append(spike)
         return torch.stack(found), *state
+
+    def _first_state(self) -> tuple[Any, ...]:
+        if self._kind == "DeltaLeaky":
+            return ((None, None),)
+        state = self.neuron.reset_mem()
+        return state if isinstance(state, tuple) else (state,)
 
 
 LIBRARY = Library(names, make)

@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Files of measurements. Files that begin with `fidelity_` contain predictions, which have no
-# machine and no date.
+# machine and no date. `zoo.csv` contains outcomes, and no figures.
 FILES = sorted(
     path
     for path in (ROOT / "benchmarks" / "results").glob("*.csv")
-    if not path.name.startswith("fidelity_")
+    if not path.name.startswith(("fidelity_", "zoo"))
 )
 FIGURE = re.compile(r"-?\d+(\.\d+)?( to -?\d+(\.\d+)?)?")
 # Columns that contain words; all others contain figures.
