@@ -56,7 +56,7 @@ def test_steps_when_more_than_an_epoch_has_then_are_lowered_and_that_is_said(cap
     steps = Steps()
     fit(on_replicas(steps_per_execution=16), 16, callbacks=[steps])
     assert steps.ended == [7]
-    assert "steps_per_execution is 16, but an epoch has 8 steps for each of 2" in caplog.text
+    assert "steps_per_execution is 16, but an epoch has only 8 steps for each of 2" in caplog.text
 
 
 @pytest.mark.parametrize("arguments", [{}, {"steps_per_epoch": 5}])

@@ -42,7 +42,7 @@ def test_option_then_takes_values_of_its_kind_only(name, kind, value_kind):
     else:
         with pytest.raises(Error, match=f"Unknown {value_kind} option {name}") as caught:
             validate_options(options)
-        assert f"kind {kind}" in caught.value.message
+        assert f"of type {kind}" in caught.value.message
 
 
 @pytest.mark.parametrize("kind", VALUE_OF_KIND)
