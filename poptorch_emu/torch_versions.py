@@ -103,9 +103,14 @@ current_graph_task_id = torch._C._current_graph_task_id
 grouped_mm = torch._grouped_mm
 meta_registrations = torch._meta_registrations
 nll_loss_nd = torch._C._nn.nll_loss_nd
+native_functions = torch._C._nn
 pack_padded_sequence = torch._VF._pack_padded_sequence
 pad_packed_sequence = torch._VF._pad_packed_sequence
 tensor_str = torch._tensor_str
+
+# Functions of PyTorch that raise if a value is false; whether elements of a tensor share memory.
+CHECKS = frozenset({torch._assert.__code__, torch._check_tensor_all_with.__code__})
+has_internal_overlap = torch._debug_has_internal_overlap
 
 # The generator of a checkpointed function, which 2.14 renamed. Without it PyTorch would run such
 # functions twice, and the device would not recompute them.
@@ -208,6 +213,7 @@ ATTRIBUTES = {
     "_check_input_dim": "batch norms that average their statistics",
     "_detect_is_causal_mask": "masks of Transformers, whose values are not looked at",
     "_flat_weights": "parameters of recurrent layers are put back after a trace",
+    "_flat_weights_names": "parameters of recurrent layers, as another thread sees them",
     "_forward_pre_hooks": "block annotations, and the text of a model",
     "_get_name": "the text of a model",
     "_indices": "sparse tensors of the host that forward reads",
@@ -233,16 +239,25 @@ ATTRIBUTES = {
 OPERATORS = {
     "_adaptive_avg_pool2d": "poolings of joined micro-batches",
     "_adaptive_avg_pool2d_backward": "poolings of joined micro-batches",
+    "_assert_async": "checks of values, which decide nothing",
+    "_assert_tensor_metadata": "checks of metadata in exported programs, which are left out",
     "_cdist_backward": "distances of float16 numbers",
     "_cdist_forward": "distances of float16 numbers",
+    "_ctc_loss": "kernels that read the order of memory",
     "_efficientzerotensor": "zeros of derivatives in forward mode, whose values are asked for",
+    "_embedding_bag": "kernels that read the order of memory",
+    "_embedding_bag_forward_only": "kernels that read the order of memory",
     "_index_put_impl_": "assignments by masks",
+    "_linalg_det": "factors that the gradient of a determinant expects",
+    "_linalg_slogdet": "factors that the gradient of a determinant expects",
     "_local_scalar_dense": "numbers that are read from tensors, which is refused",
     "_log_softmax": "losses that are computed in one pass",
     "_log_softmax_backward_data": "losses that are computed in one pass",
     "_native_batch_norm_legit": "norms, which recomputation keeps",
     "_native_batch_norm_legit_functional": "norms in training: images channels last, recomputation",
     "_native_batch_norm_legit_no_training": "norms, which recomputation keeps",
+    "_pdist_backward": "kernels that read the order of memory",
+    "_pdist_forward": "kernels that read the order of memory",
     "_reshape_alias": "views whose metadata is remembered",
     "_scaled_dot_product_flash_attention_for_cpu": "attention, also in half precision",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "attention, also in half precision",

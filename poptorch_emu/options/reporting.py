@@ -6,7 +6,7 @@ import os
 from typing import TypeVar
 
 from poptorch_emu.log import logger
-from poptorch_emu.options.base import OptionsDict, note_accepted
+from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
 from poptorch_emu.options.popart import _PopartOptions
 from poptorch_emu.untrusted.files import given_path
 
@@ -55,6 +55,7 @@ class ReportingOptions(OptionsDict):
 
     def logDir(self: Self, log_dir: str) -> Self:
         """Sets the directory of PopTorch's own log files, which are not written here (accepted)."""
+        require_type(log_dir, str, "log_dir")
         given_path(log_dir, "log_dir")
         note_accepted("Options.logDir")
         self.set(log_dir=log_dir)

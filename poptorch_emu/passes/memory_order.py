@@ -18,6 +18,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.arguments import arguments_of, with_arguments
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.operator_traits import traits_of
+from poptorch_emu.torch_versions import has_internal_overlap
 
 aten = torch.ops.aten
 
@@ -72,7 +73,7 @@ def _factorise(graph: Graph, node: fx.Node) -> None:
     """Has the factors be those of the matrix or of its transpose, as the gradient expects."""
     (matrix,) = node.args
     assert isinstance(matrix, fx.Node)
-    if not torch._debug_has_internal_overlap(matrix.meta["val"]):
+    if not has_internal_overlap(matrix.meta["val"]):
         node.args = (_strided(graph, node, matrix),)
 
 

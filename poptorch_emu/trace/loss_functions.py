@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.torch_versions import native_functions
 from poptorch_emu.trace import loss
 
 LossFunction = Callable[..., torch.Tensor]
@@ -160,7 +161,7 @@ def _callables(operator: str) -> Iterator[Callable[..., Any]]:
     yield packet
     for overload in packet.overloads():
         yield getattr(packet, overload)
-    for home in (torch, torch._C._nn):
+    for home in (torch, native_functions):
         if hasattr(home, operator):
             yield getattr(home, operator)
 

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.torch_versions import CHECKS
 from poptorch_emu.trace import leniency
 from poptorch_emu.trace.refusal import READS_A_VALUE
 from poptorch_emu.trace.source_line import user_source
 from poptorch_emu.troubleshooting import Topic
 
-# Functions of PyTorch that raise if a value is false.
-_CHECKS = frozenset({torch._assert.__code__, torch._check_tensor_all_with.__code__})
 # Operators that check values when the model runs. The engine omits them.
 _ASSERTIONS = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg})
 # Paths of code between the read of a value and the code that tests the value.
@@ -47,7 +46,7 @@ def outcome_of_check(reader: Any) -> bool | None:
         frame = frame.f_back
     if frame is None:
         return None
-    outcome = True if frame.f_code in _CHECKS else _passing_value(frame.f_code, frame.f_lasti)
+    outcome = True if frame.f_code in CHECKS else _passing_value(frame.f_code, frame.f_lasti)
     if outcome is not None:
         _tolerate()
     return outcome

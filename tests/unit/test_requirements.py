@@ -30,7 +30,7 @@ def imported_modules() -> Iterator[str]:
 
 def test_requirements_of_the_tests_then_cover_every_import():
     # Other packages are optional: without them, the tests of a tutorial or a benchmark are skipped.
-    listed = {re.split("[=<>]", name)[0] for name in printed("test", "notebook", "bench")}
+    listed = {re.split("[=<>]", name)[0] for name in printed("test", "notebook", "bench", "zoo")}
     listed = {name.removesuffix("-cpu") for name in listed}  # Modules have no such suffix.
     distributions = packages_distributions()
     ours = {path.stem for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
