@@ -212,7 +212,7 @@ def test_illegal_table_then_shows_the_grid_with_the_place_marked() -> None:
         (schedules.from_table(OWN), 3, 8, "table has 2 stages, but the model has 3"),
         (schedules.from_table(OWN), 2, 8, "table has 2 micro-batches, .* 8. Set Training.grad"),
         (schedules.dualpipe_v(), 4, 3, "needs at least as many micro-batches, but there are 3"),
-        (schedules.interleaved_1f1b(2), 4, 5, "no 2 rounds of equal length .* such as 6"),
+        (schedules.interleaved_1f1b(2), 4, 5, "into 2 rounds of .* such as 6"),
         (schedules.from_table([["0F0", "0F1"]]), 1, 2, "IPU 0 never runs 0B0"),
     ],
 )

@@ -94,7 +94,7 @@ def test_liveness_then_its_peak_is_that_of_the_tiles(model, report):
         peak = memory.peak.num_bytes + memory.peak.temporary_bytes * tiles.num_compute_tiles
         found = max(step.notAlwaysLiveMemoryForIpu(ipu).bytes for step in mine)
         assert found == pytest.approx(peak, abs=tiles.num_compute_tiles)
-        with pytest.raises(pva.NotInReport, match="what IPU 2 holds"):
+        with pytest.raises(pva.NotInReport, match="the memory of IPU 2 at this step"):
             mine[0].notAlwaysLiveMemoryForIpu(2)
 
 
