@@ -128,7 +128,7 @@ def test_annotated_model_when_copied_then_equal_and_apart(
 
 
 def test_decorated_function_then_keeps_name_text_signature_and_identity() -> None:
-    assert doubled.__name__ == "doubled" and doubled.__doc__ == "Doubles."
+    assert doubled.__name__ == "doubled" and doubled.__doc__ == "Returns twice its argument."
     assert list(inspect.signature(doubled).parameters) == ["value"]
     assert list(inspect.signature(Decorated().forward).parameters) == ["x", "target"]
     assert pickle.loads(pickle.dumps(doubled)) is doubled

@@ -57,7 +57,7 @@ def test_channel_then_methods_work_on_and_are_logged_when_asked_for(options, mon
     assert channel.instrument(worker, "add") is worker
     with channel.tracepoint("outer"):
         assert worker.add(2, b=3) == 5
-    assert worker.add.__doc__ == "Adds."
+    assert worker.add.__doc__ == "Returns the sum."
     names = re.findall(r"loader: (\w+) took [\d.]+ ms", "\n".join(caplog.messages))
     assert names == (["add", "outer"] if options == '{"enable":"true"}' else [])
     # A value that is not JSON causes one warning.
