@@ -283,7 +283,7 @@ def test_oblong_blocks_then_only_the_plain_product_takes_them() -> None:
     torch.testing.assert_close(sparse.block_coo_spmm_gs(matrix, x, "sparse_dense"), dense @ x)
     left = torch.randn(2, 4)
     torch.testing.assert_close(sparse.block_coo_spmm_gs(matrix, left, "dense_sparse"), left @ dense)
-    with pytest.raises(ValueError, match="2 by 3 are not square"):
+    with pytest.raises(ValueError, match="2 by 3; expected square blocks"):
         sparse.block_coo_spmm_ipu(matrix, x, "sparse_dense")
 
 
