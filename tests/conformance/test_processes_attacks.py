@@ -156,7 +156,7 @@ def test_poprun_when_the_start_command_passes_nothing_on_then_says_so() -> None:
         ({"POPTORCH_EMU_LAUNCHER_ADDR": "no.such.host.invalid"}, "POPTORCH_EMU_LAUNCHER_ADDR"),
         ({"POPTORCH_EMU_LAUNCHER_ADDR": "x" * 300}, "POPTORCH_EMU_LAUNCHER_ADDR"),
         ({"POPTORCH_EMU_LAUNCHER_ADDR": "0.0.0.0"}, "POPTORCH_EMU_LAUNCHER_ADDR"),
-        ({"GLOO_SOCKET_IFNAME": "none0"}, "GLOO_SOCKET_IFNAME is 'none0'.* There are .*lo"),
+        ({"GLOO_SOCKET_IFNAME": "none0"}, "GLOO_SOCKET_IFNAME is 'none0'.* It has .*lo"),
     ],
 )
 def test_poprun_when_it_cannot_tell_where_to_listen_then_names_the_variable(variables, text):
