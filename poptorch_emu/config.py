@@ -14,7 +14,7 @@ from poptorch_emu.enums import AutoStage, CommGroupType, Liveness, OutputMode, R
 
 
 class StrategyKind(Enum):
-    """Ways in which blocks share the IPUs."""
+    """Execution strategies, which distribute the blocks of a model over IPUs."""
 
     PIPELINED = "pipelined"
     SHARDED = "sharded"

@@ -114,15 +114,15 @@ class TurnLock:
             queue.give_back()  # A fork began meanwhile, and may not have seen this owner.
             self._wait(thread)
 
-    def __exit__(self, *_: object) -> None:
-        """Releases the lock as `leave` does."""
-        self.leave()
-
-    def leave(self) -> None:
+    def leave(self, *_: object) -> None:
         """Reverses one entry of this thread; the last one releases the lock."""
-        queue = self._newest().held_by(threading.get_ident())
+        queue: _Queue | None = self._queue
+        if self._queue.older or self._queue.joined_with is not None:
+            queue = self._newest().held_by(threading.get_ident())
         assert queue is not None, "A thread leaves a lock that it does not hold."
         queue.give_back()
+
+    __exit__ = leave
 
     def _wait(self, thread: int) -> None:
         """Waits until no thread holds the lock and earlier requests have been served.

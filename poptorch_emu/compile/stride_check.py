@@ -21,7 +21,7 @@ from poptorch_emu.torch_versions import OpOverload, pytree
 
 aten = torch.ops.aten
 
-# These operators return uninitialised memory.
+# Operators that return uninitialised memory.
 _EMPTY = ("empty", "new_empty")
 # Only some processors have kernels for 16-bit numbers, which may return other strides.
 _NARROW = (torch.float16, torch.bfloat16)

@@ -185,7 +185,8 @@ class Compilation:
 
     def holds_for(self, tensors: Sequence[torch.Tensor], session: Session) -> bool:
         """Returns whether the program is valid for the values of a call."""
-        return self.checked().guards.mismatch(tensors, session.read_variable) is None
+        guards = self.checked().guards
+        return not guards.reads or guards.mismatch(tensors, session.read_variable) is None
 
     def change(
         self,

@@ -96,9 +96,10 @@ class Weights:
 
     def note_run(self) -> None:
         """Notes that the device runs: if it trains, it gets ahead of the host."""
-        self.is_ahead = self._is_training
         self._num_uncounted += 1
-        self.link.note_training()
+        if self._is_training:
+            self.is_ahead = True
+            self.link.note_training()
 
     @one_at_a_time
     def download(self) -> None:

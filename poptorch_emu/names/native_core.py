@@ -112,7 +112,7 @@ class TestErrorType(Enum):
 
 
 class TracingMode(Enum):
-    """Ways to capture a model (accepted: there is one)."""
+    """Methods of capturing a model (accepted: each value selects the same one)."""
 
     PopART = 0
 

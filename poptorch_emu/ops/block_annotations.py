@@ -48,8 +48,8 @@ class Block(torch.nn.Module):
         """Stores the id and the IPU of the block.
 
         Args:
-            user_id: id of the block; an integer stands for its text. By default blocks are "0",
-                "1", ... in the order in which they begin.
+            user_id: id of the block; an integer stands for its text. By default blocks are
+                numbered from "0" in the order of their beginnings.
             ipu_id: index of the IPU, unless the execution strategy sets it.
 
         Raises:

@@ -195,8 +195,11 @@ class Session:
         """
         self.check_idle()
         on_device = self._device_inputs(inputs)
-        with self._direct_call:
+        self._direct_call.is_running = True
+        try:
             results = self._run(inputs, on_device)
+        finally:
+            self._direct_call.is_running = False
         return self._structured(results)
 
     def stream(

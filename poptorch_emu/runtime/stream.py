@@ -33,14 +33,6 @@ class CallState:
         self.is_lost = False
         _calls.add(self)
 
-    def __enter__(self) -> None:
-        """Begins a call."""
-        self.is_running = True
-
-    def __exit__(self, *_: object) -> None:
-        """Ends it."""
-        self.is_running = False
-
 
 class RunningCall(CallState):
     """One call of the engine in a thread that runs nothing else meanwhile."""

@@ -7,20 +7,20 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch.fx.node import map_aggregate
 
 from poptorch_emu.errors import compiler_error, make_error
-from poptorch_emu.ir.graph import Graph, SourceKind, source_of
-from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
-from poptorch_emu.torch_versions import BatchNorm, OpOverload
+from poptorch_emu.ir.graph import Graph, source_of
+from poptorch_emu.ir.mutation import is_mutating
+from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace import leniency
+from poptorch_emu.trace.compared_captures import computed, is_random
 from poptorch_emu.trace.known_values import is_write_back, known_value, reads_shape_only
 from poptorch_emu.trace.module_state import reassigned
 from poptorch_emu.troubleshooting import Topic
@@ -119,7 +119,7 @@ def check_equal(
     """
     check_unread(second.graph, [name for name, each in changed.items() if not each.is_known])
     names = sorted({*first.assigned, *second.assigned, *changed})
-    if again or list(_computed(first, names, changed)) != list(_computed(second, names, changed)):
+    if again or _texts(first, names, changed) != _texts(second, names, changed):
         name = next(iter(again or changed))
         raise _refused(name, is_made=name in changed and changed[name].is_made)
 
@@ -137,31 +137,16 @@ def _overwrites(user: fx.Node, node: fx.Node) -> bool:
     return user.target is torch.ops.aten.copy_.default and user.all_input_nodes[1:] != [node]
 
 
-def _computed(
+def _texts(
     capture: Capture, names: Sequence[str], changed: Mapping[str, Resized]
-) -> Iterator[tuple[Any, ...]]:
-    """Yields the operations that depend on more than constants and these buffers, and results."""
-    sources = {source_of(node).name: node for node in capture.graph.sources}
+) -> list[tuple[Any, ...]]:
+    """Returns texts of the operations that matter for results and buffers, and of these."""
+    graph = capture.graph
+    sources = {source_of(node).name: node for node in graph.sources}
     results = [*capture.results, *(capture.assigned.get(name, sources.get(name)) for name in names)]
-    matters = _reached(capture.graph, results)
-    ids: dict[fx.Node, Any] = {}
-    form = partial(_form, capture.graph, changed, ids)
-    num_yielded = 0
-    for node in capture.graph.fx.nodes:
-        if node.op == "placeholder":
-            source = source_of(node)
-            if source.kind is not SourceKind.CONSTANT and source.name not in changed:
-                ids[node] = str(source)
-            continue
-        depends = not reads_shape_only(node) and any(each in ids for each in node.all_input_nodes)
-        if node not in matters or not (depends or _is_random(node)):
-            continue
-        num_yielded += 1
-        ids[node] = num_yielded
-        if is_mutating(node):
-            ids |= {each: num_yielded for each in written_memory(node)}
-        yield str(node.target), str(map_aggregate((node.args, node.kwargs), form))
-    yield tuple(map(form, results))
+    matters = _reached(graph, results)
+    describe = partial(_description, graph, changed)
+    return [*computed(graph, changed.keys(), describe, results, lambda node: node not in matters)]
 
 
 def _reached(graph: Graph, results: Iterable[fx.Node | None]) -> set[fx.Node]:
@@ -170,38 +155,24 @@ def _reached(graph: Graph, results: Iterable[fx.Node | None]) -> set[fx.Node]:
     for node in reversed(graph.fx.nodes):
         if node.op == "output" or is_write_back(node):
             continue
-        if node in found or is_mutating(node) or _is_random(node):
+        if node in found or is_mutating(node) or is_random(node):
             found |= {node, *node.all_input_nodes}
     return found
 
 
-def _is_random(node: fx.Node) -> bool:
-    return (
-        isinstance(node.target, OpOverload)
-        and torch.Tag.nondeterministic_seeded in node.target.tags
-    )
-
-
-def _form(
-    graph: Graph, changed: Mapping[str, Resized], ids: Mapping[fx.Node, Any], value: Any
-) -> Any:
-    """Returns an argument in a form that is equal in both captures."""
-    if not isinstance(value, fx.Node):
-        return value
-    result = value.meta["val"]
-    if value in ids or memory_of(value) in ids:
-        shape = tuple(result.shape) if isinstance(result, torch.Tensor) else None
-        return ids.get(value), ids.get(memory_of(value)), shape
+def _description(graph: Graph, changed: Mapping[str, Resized], node: fx.Node) -> str | None:
+    """Returns type, shape and bits of a value, with the new values of changed buffers."""
 
     def value_of(source: fx.Node) -> torch.Tensor | None:
         found = changed.get(source_of(source).name)
         return None if found is None else found.value
 
-    known = known_value(graph, value, value_of)
+    known = known_value(graph, node, value_of)
     if known is None:
-        return object()  # It equals nothing.
-    bits = known.detach().to(result.dtype).contiguous().reshape(-1).view(torch.uint8)
-    return str(result.dtype), tuple(known.shape), bits.tolist()
+        return None
+    dtype = node.meta["val"].dtype
+    bits = known.detach().to(dtype).contiguous().reshape(-1).view(torch.uint8)
+    return f"{dtype} {tuple(known.shape)} {bits.tolist()}"
 
 
 def _refused(name: str, *, is_made: bool = False) -> Exception:

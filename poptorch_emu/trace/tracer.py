@@ -32,7 +32,7 @@ from poptorch_emu.trace import (
     new_state,
     regions,
 )
-from poptorch_emu.trace.compared_captures import computed
+from poptorch_emu.trace.compared_captures import computed, shape_of, writes
 from poptorch_emu.trace.held_numbers import HeldNumbers, check_same
 from poptorch_emu.trace.initial_gradient import InitialGradient
 from poptorch_emu.trace.left_tensors import LeftTensors
@@ -195,19 +195,20 @@ class Forward:
         }
         apart = variables - written - self.parameters.keys()
         ends = [node for _, node in (*self.results, *self.losses)]
+        is_left_out = partial(writes, apart)
         texts = [*computed(self.graph, apart, self._description, ends)]
         for region in self.graph.regions.values():
-            texts += computed(region, apart)
+            texts += computed(region, apart, is_left_out=is_left_out)
         return texts
 
     def _description(self, node: fx.Node) -> str:
         """Returns a digest of the value of a node that depends on constants and buffers alone."""
         value = self._tracer.value_of(node.meta["val"])
         if value is None:
-            return str(node.target)
+            return f"{node.target} {shape_of(node)}"
         with disable_current_modes():
             data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return f"{value.dtype} {hashlib.blake2b(data).hexdigest()}"
+        return f"{value.dtype} {shape_of(node)} {hashlib.blake2b(data).hexdigest()}"
 
     @property
     def new_metadata(self) -> dict[str, ResultMetadata]:

@@ -1,4 +1,4 @@
-"""Steps of `cppimport`'s build, none of which compiles anything."""
+"""The steps of `cppimport`'s build, without a compilation."""
 
 from __future__ import annotations
 
