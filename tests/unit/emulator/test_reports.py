@@ -175,7 +175,8 @@ def test_tracepoints_when_a_model_is_profiled_then_are_in_its_file(tmp_path):
     with closing(sqlite3.connect(tmp_path / "model" / "profile.pop")) as file:
         ((channel, name, start_ns, end_ns),) = file.execute("select * from tracepoint")
     assert (channel, name) == ("mine", "loading") and start_ns <= end_ns
-    assert tracepoints.listeners == others
+    # Models of other tests may be collected meanwhile, and their listeners with them.
+    assert all(listener in others for listener in tracepoints.listeners)
 
 
 def test_profiling_where_nothing_can_be_written_then_warns_once_and_trains(tmp_path, monkeypatch):
