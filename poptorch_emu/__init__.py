@@ -92,7 +92,7 @@ from poptorch_emu.options import (
     TensorLocationSettings,
 )
 from poptorch_emu.runtime.devices import is_hardware_available as ipuHardwareIsAvailable  # noqa: N812
-from poptorch_emu.trace.blocks import is_tracing as isRunningOnIpu  # noqa: N812
+from poptorch_emu.trace.places.blocks import is_tracing as isRunningOnIpu  # noqa: N812
 from poptorch_emu.version import __version__
 
 if TYPE_CHECKING:

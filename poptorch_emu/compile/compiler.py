@@ -43,11 +43,11 @@ from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
 from poptorch_emu.segments.overlapped_io import overlap_of, transfers_of
-from poptorch_emu.trace import strict
-from poptorch_emu.trace.initial_gradient import InitialGradient
-from poptorch_emu.trace.regions import HostFunction
-from poptorch_emu.trace.result_metadata import ResultMetadata
-from poptorch_emu.trace.tracer import ArgumentsOf, Forward, Trace, trace_forward
+from poptorch_emu.trace.capture.initial_gradient import InitialGradient
+from poptorch_emu.trace.capture.tracer import ArgumentsOf, Forward, Trace, trace_forward
+from poptorch_emu.trace.fakes.result_metadata import ResultMetadata
+from poptorch_emu.trace.recording.regions import HostFunction
+from poptorch_emu.trace.refusals import strict
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 

@@ -19,8 +19,8 @@ from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.trace.regions import HostFunction
-from poptorch_emu.trace.value_guards import ValueGuards
+from poptorch_emu.trace.recording.regions import HostFunction
+from poptorch_emu.trace.values.value_guards import ValueGuards
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import logging
 import traceback
 
 from poptorch_emu.log import logger
-from poptorch_emu.trace.source_line import is_users_file
+from poptorch_emu.trace.places.source_line import is_users_file
 
 # First line of the traceback in `text_of_exception`.
 WHERE = "In the worker process:"

@@ -1,4 +1,4 @@
-"""Updates the host's counters of batches, which no program changes (`trace/integer_state.py`)."""
+"""Updates the host's counters of batches, which no program changes (see `integer_state.py`)."""
 
 from __future__ import annotations
 

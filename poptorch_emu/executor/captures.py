@@ -20,8 +20,8 @@ from poptorch_emu.torch_versions import (
     without_functorch_transforms,
     without_jit_tracing,
 )
-from poptorch_emu.trace.blocks import check_not_tracing
-from poptorch_emu.trace.source_line import user_source
+from poptorch_emu.trace.places.blocks import check_not_tracing
+from poptorch_emu.trace.places.source_line import user_source
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -49,9 +49,9 @@ from poptorch_emu.report.out_of_memory import check_memory
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.runtime.progress import progress_bar
 from poptorch_emu.runtime.session import Session
-from poptorch_emu.trace.hidden_tensors import check_inputs
-from poptorch_emu.trace.leniency import tolerate
-from poptorch_emu.trace.module_state import check_values
+from poptorch_emu.trace.capture.hidden_tensors import check_inputs
+from poptorch_emu.trace.model_state.module_state import check_values
+from poptorch_emu.trace.refusals.leniency import tolerate
 from poptorch_emu.troubleshooting import Topic
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from poptorch_emu.errors import Error, make_error
 from poptorch_emu.ir.graph import SourceKind
 from poptorch_emu.runtime.arguments import Arguments
 from poptorch_emu.structure import flatten_tensors
-from poptorch_emu.trace.value_guards import Mismatch
+from poptorch_emu.trace.values.value_guards import Mismatch
 from poptorch_emu.troubleshooting import Topic
 
 _MAX_LETTERS = 80

@@ -29,8 +29,8 @@ from poptorch_emu.executor.synced_tensors import (
     take_off_tensor,
     tensors_of,
 )
-from poptorch_emu.trace.module_state import check_initialised
-from poptorch_emu.trace.slots import shallow_copy
+from poptorch_emu.trace.model_state.module_state import check_initialised
+from poptorch_emu.trace.pytorch.slots import shallow_copy
 
 _MODEL_READS = frozenset({"_parameters", "_buffers", "forward"})
 

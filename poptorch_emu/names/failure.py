@@ -10,7 +10,7 @@ from types import TracebackType
 
 from poptorch_emu import optim
 from poptorch_emu.errors import Error
-from poptorch_emu.trace.source_line import is_users_file, links_of
+from poptorch_emu.trace.places.source_line import is_users_file, links_of
 from poptorch_emu.troubleshooting import Topic, topic_of
 
 # Rule of PopTorch that each mistake violates. Source: its user guide.

@@ -19,7 +19,7 @@ from poptorch_emu.log import set_log_level, set_popart_log_level
 from poptorch_emu.options.popart import validate_options
 from poptorch_emu.runtime.devices import hardware_version
 from poptorch_emu.torch_versions import propagate_shapes_on_graph
-from poptorch_emu.trace.blocks import is_tracing
+from poptorch_emu.trace.places.blocks import is_tracing
 
 __all__ = [
     "CompilerOptions",

@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.executor import wrapping
 from poptorch_emu.executor.synced_tensors import Link
-from poptorch_emu.trace.blocks import is_tracing
+from poptorch_emu.trace.places.blocks import is_tracing
 
 _taken_off: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Link, type[torch.nn.Module]]] = (
     weakref.WeakKeyDictionary()

@@ -36,10 +36,10 @@ from poptorch_emu.numbers.run import (
     updated_name,
 )
 from poptorch_emu.torch_versions import TorchDispatchMode, pytree
-from poptorch_emu.trace import loss
-from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS, LOSS_OPERATORS
-from poptorch_emu.trace.module_state import named_modules
-from poptorch_emu.trace.origins import Origins
+from poptorch_emu.trace.capture.origins import Origins
+from poptorch_emu.trace.model_state.module_state import named_modules
+from poptorch_emu.trace.operators import loss
+from poptorch_emu.trace.operators.loss_functions import LOSS_FUNCTIONS, LOSS_OPERATORS
 
 Gradients = Mapping[str, torch.Tensor]
 # Applies one update of the optimiser to a module with the gradients given.

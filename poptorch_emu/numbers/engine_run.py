@@ -27,7 +27,7 @@ from poptorch_emu.numbers.run import (
 )
 from poptorch_emu.passes import observers
 from poptorch_emu.runtime.session import Session
-from poptorch_emu.trace.regions import HostFunction
+from poptorch_emu.trace.recording.regions import HostFunction
 
 # Compiles a request, with calls of the host that `Observe` adds to its graph.
 MakeObserved = Callable[[Request, Observe], Executable]

@@ -17,7 +17,7 @@ from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.ir.record import NodeRecord, Phase
 from poptorch_emu.numbers.run import VIEW, Direction, Value, given, gradient_name
 from poptorch_emu.torch_versions import OpOverload
-from poptorch_emu.trace.random_ops import RANDOM_REWRITES
+from poptorch_emu.trace.pytorch.random_ops import RANDOM_REWRITES
 
 _DIRECTIONS = {
     Phase.FORWARD: Direction.FORWARD,

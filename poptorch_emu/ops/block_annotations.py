@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from poptorch_emu.errors import make_error, require
-from poptorch_emu.trace.blocks import (
+from poptorch_emu.trace.places.blocks import (
     begin_block,
     end_block,
     is_tracing,

@@ -7,7 +7,7 @@ from typing import Any
 
 from poptorch_emu.errors import require
 from poptorch_emu.ops.attributes import check_attributes
-from poptorch_emu.trace import scopes
+from poptorch_emu.trace.places import scopes
 
 
 class NameScope:

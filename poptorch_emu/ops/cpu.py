@@ -12,8 +12,9 @@ from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.ir.text import type_text
 from poptorch_emu.structure import as_list
 from poptorch_emu.torch_versions import DisableTorchFunction, disable_current_modes
-from poptorch_emu.trace import blocks, regions
-from poptorch_emu.trace.module_state import on_host
+from poptorch_emu.trace.model_state.module_state import on_host
+from poptorch_emu.trace.places import blocks
+from poptorch_emu.trace.recording import regions
 
 _running: list[str] = []
 

@@ -14,8 +14,8 @@ from poptorch_emu.ops.attribute_lists import attributes_lists
 from poptorch_emu.ops.attributes import check_attributes
 from poptorch_emu.ops.custom_operators import CustomOperator
 from poptorch_emu.structure import as_list
-from poptorch_emu.trace import blocks
-from poptorch_emu.trace.regions import current
+from poptorch_emu.trace.places import blocks
+from poptorch_emu.trace.recording.regions import current
 
 _INTEGERS = {torch.int32, torch.int64}
 # PopART returns this operator's result flat; `custom_op` reshapes it to the example's shape.

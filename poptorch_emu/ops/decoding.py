@@ -8,7 +8,7 @@ import torch
 
 from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.ops.custom_operators import register_custom_op
-from poptorch_emu.trace import blocks
+from poptorch_emu.trace.places import blocks
 
 
 def ctc_beam_search_decoder(

@@ -8,7 +8,8 @@ import torch
 
 from poptorch_emu.errors import make_error
 from poptorch_emu.structure import flatten_tensors, rebuild
-from poptorch_emu.trace import checkpoints, loss
+from poptorch_emu.trace.operators import loss
+from poptorch_emu.trace.pytorch import checkpoints
 
 
 def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:

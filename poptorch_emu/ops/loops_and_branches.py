@@ -10,7 +10,8 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.structure import as_list
-from poptorch_emu.trace import blocks, control_flow
+from poptorch_emu.trace.operators import control_flow
+from poptorch_emu.trace.places import blocks
 
 Body = Callable[..., Any]
 

@@ -9,8 +9,8 @@ import torch
 
 from poptorch_emu.enums import MultiConvPlanType
 from poptorch_emu.errors import compiler_error, require
-from poptorch_emu.trace import blocks
-from poptorch_emu.trace.regions import current
+from poptorch_emu.trace.places import blocks
+from poptorch_emu.trace.recording.regions import current
 
 _CONVOLUTION = torch.ops.aten.convolution.default
 

@@ -24,7 +24,7 @@ from poptorch_emu.ops.identities import (
 from poptorch_emu.ops.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch_emu.ops.printing import ipu_print_tensor
 from poptorch_emu.ops.slicing import dynamic_slice, dynamic_update
-from poptorch_emu.trace import scopes
+from poptorch_emu.trace.places import scopes
 
 # Names of dtypes in PyTorch and in ONNX.
 _TYPES = {

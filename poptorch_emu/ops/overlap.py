@@ -9,7 +9,7 @@ import torch
 from poptorch_emu.enums import OverlapMode
 from poptorch_emu.ir.marks import OVERLAP_INPUT, OVERLAP_OUTPUT
 from poptorch_emu.structure import flatten_tensors, rebuild
-from poptorch_emu.trace import blocks
+from poptorch_emu.trace.places import blocks
 
 
 def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:

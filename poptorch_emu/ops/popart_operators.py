@@ -20,7 +20,7 @@ from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.ops.named.collectives import all_reduce_without_gradient
 from poptorch_emu.structure import as_list
 from poptorch_emu.torch_versions import DisableTorchFunction, nll_loss_nd
-from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
+from poptorch_emu.trace.operators.scatter_operators import SCATTER_OPERATORS
 
 Attributes = Mapping[str, Any]
 # Names in the order of PopART's enumeration, with PyTorch's numbers as values.

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import make_error
-from poptorch_emu.trace import blocks
-from poptorch_emu.trace.regions import current
+from poptorch_emu.trace.places import blocks
+from poptorch_emu.trace.recording.regions import current
 
 _FLOAT_FORMATS = {"auto": 0, "fixed": 1, "scientific": 2, "none": 3}
 

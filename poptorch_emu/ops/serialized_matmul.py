@@ -6,7 +6,7 @@ import torch
 
 from poptorch_emu.enums import MatMulSerializationMode as Mode
 from poptorch_emu.errors import compiler_error, require
-from poptorch_emu.trace import blocks
+from poptorch_emu.trace.places import blocks
 
 
 def serializedMatMul(

@@ -7,8 +7,13 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import Error, compiler_error, make_error
-from poptorch_emu.trace import blocks
-from poptorch_emu.trace.dynamic_slices import check_extent, check_size, check_step, positions
+from poptorch_emu.trace.operators.dynamic_slices import (
+    check_extent,
+    check_size,
+    check_step,
+    positions,
+)
+from poptorch_emu.trace.places import blocks
 
 
 def dynamic_slice(

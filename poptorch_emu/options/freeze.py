@@ -26,7 +26,7 @@ from poptorch_emu.options.popart import validate_options
 from poptorch_emu.options.strategies import strategy_config
 from poptorch_emu.options.target import ipu_version_of, target_of
 from poptorch_emu.options.tensor_locations import location_config
-from poptorch_emu.trace import strict
+from poptorch_emu.trace.refusals import strict
 
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from poptorch_emu.config import CastRule
 from poptorch_emu.errors import require
-from poptorch_emu.trace.autocast import is_open
-from poptorch_emu.trace.loss_functions import LOSS_FUNCTIONS
+from poptorch_emu.trace.operators.loss_functions import LOSS_FUNCTIONS
+from poptorch_emu.trace.pytorch.autocast import is_open
 
 Operation = str | type | Callable[..., Any]
 

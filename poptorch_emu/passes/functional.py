@@ -20,10 +20,10 @@ from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.passes.memory_order import STRIDED
 from poptorch_emu.torch_versions import FakeTensorMode, meta_registrations
-from poptorch_emu.trace.fakes import FakeMaker, fake_like
-from poptorch_emu.trace.patches import patched
-from poptorch_emu.trace.recorder import IPU, Recorder
-from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.fake_tensors import FakeMaker, fake_like
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
+from poptorch_emu.trace.pytorch.patches import patched
+from poptorch_emu.trace.recording.recorder import IPU, Recorder
 
 aten = torch.ops.aten
 

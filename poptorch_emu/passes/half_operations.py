@@ -12,7 +12,7 @@ from torch import fx
 
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.passes.widening import Widener, makes_half
-from poptorch_emu.trace.fakes import fake_like
+from poptorch_emu.trace.fakes.fake_tensors import fake_like
 
 aten = torch.ops.aten
 

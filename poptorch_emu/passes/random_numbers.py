@@ -18,7 +18,7 @@ from poptorch_emu.ir.control import FOR_LOOP, add_captured, region_names
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.passes.simplify import remove_dead
-from poptorch_emu.trace.random_ops import RANDOM_REWRITES
+from poptorch_emu.trace.pytorch.random_ops import RANDOM_REWRITES
 
 
 def run(graph: Graph) -> Graph:

@@ -15,7 +15,7 @@ from torch import fx
 from poptorch_emu.ir.graph import Graph, record_of, results_of
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 from poptorch_emu.torch_versions import pytree
-from poptorch_emu.trace.fakes import fake_like
+from poptorch_emu.trace.fakes.fake_tensors import fake_like
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ import torch
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.structure import find_parser, flatten_tensors, rebuild, snapshot
-from poptorch_emu.trace.module_state import fault_of, lack_of
+from poptorch_emu.trace.model_state.module_state import fault_of, lack_of
 
 _EMPTY = inspect.Parameter.empty
 

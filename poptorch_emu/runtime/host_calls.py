@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from poptorch_emu.errors import Error
-from poptorch_emu.trace.regions import HostFunction
+from poptorch_emu.trace.recording.regions import HostFunction
 
 
 class HostCalls:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, Source, SourceKind
 from poptorch_emu.ir.record import NodeRecord, Phase
-from poptorch_emu.trace.fake_mode import FakeMode
-from poptorch_emu.trace.fakes import FakeMaker
-from poptorch_emu.trace.recorder import IPU, Recorder
+from poptorch_emu.trace.fakes.fake_tensors import FakeMaker
+from poptorch_emu.trace.pytorch.fake_mode import FakeMode
+from poptorch_emu.trace.recording.recorder import IPU, Recorder
 from poptorch_emu.update.formulas.clipping import clip_scale, global_norm
 from poptorch_emu.update.formulas.loss_scale import (
     FACTOR,

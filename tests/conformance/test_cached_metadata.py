@@ -15,7 +15,7 @@ from poptorch_emu.compile import compiler
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.compile.stored import container
 from poptorch_emu.compile.stored.container import pack, unpack
-from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
 
 pytestmark = pytest.mark.feature("enableExecutableCaching", fidelity="exact")
 

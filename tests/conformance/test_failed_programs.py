@@ -99,7 +99,7 @@ def test_program_when_pytorch_refuses_what_forward_does_then_shows_its_own_lines
     assert "poptorch_emu/" not in text.replace(str(path), "")
     assert "size" in text.splitlines()[-1]
     _, text = failed(tmp_path, "(poptorch.setLogLevel('DEBUG'), x @ torch.ones(3))[1]")
-    assert "poptorch_emu/trace/recorder.py" in text
+    assert "poptorch_emu/trace/recording/recorder.py" in text
 
 
 def test_program_when_python_would_count_by_a_tensor_then_names_the_rule(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import poptorch_emu as poptorch
-from poptorch_emu.trace import left_tensors
+from poptorch_emu.trace.recording import left_tensors
 
 pytestmark = pytest.mark.feature("Tensors kept by forward", fidelity="exact")
 

@@ -99,7 +99,7 @@ def import_keras() -> None:
 
 def load_digits() -> None:
     pytest.importorskip("keras")
-    old_programs = importlib.import_module("poptorch_emu.keras.old_programs")
+    old_programs = importlib.import_module("poptorch_emu.keras.keras_2.old_programs")
 
     def download(*args: object, **kwargs: object) -> None:
         raise OSError("there is no network")

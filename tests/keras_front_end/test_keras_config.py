@@ -13,9 +13,10 @@ keras = pytest.importorskip("keras")
 from support import keras_models as models  # noqa: E402
 
 import poptorch_emu as poptorch  # noqa: E402
-from poptorch_emu.keras import ipu, run_settings  # noqa: E402
+from poptorch_emu.keras import ipu  # noqa: E402
 from poptorch_emu.keras.ipu.config import system_settings  # noqa: E402
-from poptorch_emu.keras.run_settings import ModelSettings, Placement  # noqa: E402
+from poptorch_emu.keras.settings import run_settings  # noqa: E402
+from poptorch_emu.keras.settings.run_settings import ModelSettings, Placement  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: IPUConfig", fidelity="exact")
 

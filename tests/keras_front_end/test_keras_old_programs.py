@@ -12,7 +12,8 @@ keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
 
-from poptorch_emu.keras import ipu, old_programs  # noqa: E402
+from poptorch_emu.keras import ipu  # noqa: E402
+from poptorch_emu.keras.keras_2 import old_programs  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: programs of Keras 2", fidelity="exact")
 

@@ -15,7 +15,8 @@ keras = pytest.importorskip("keras")
 from support import keras_models as models  # noqa: E402
 
 from poptorch_emu import emulator  # noqa: E402
-from poptorch_emu.keras import ipu, run_settings  # noqa: E402
+from poptorch_emu.keras import ipu  # noqa: E402
+from poptorch_emu.keras.settings import run_settings  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: pipelines and replicas", fidelity="exact")
 

@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from poptorch_emu.engine.instruction import target_of
-from poptorch_emu.trace.recorder import IPU
-from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
+from poptorch_emu.trace.recording.recorder import IPU
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from poptorch_emu.trace import metadata_rules
+from poptorch_emu.trace.fakes import metadata_rules
 
 
 def metadata(value: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
-from poptorch_emu.keras.loops import turns  # noqa: E402
+from poptorch_emu.keras.tensorflow.loops import turns  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: IPUStrategy.run", fidelity="exact")
 

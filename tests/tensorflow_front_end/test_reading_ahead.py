@@ -14,8 +14,8 @@ from support import keras_models as models  # noqa: E402
 from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu.keras import ipu  # noqa: E402
-from poptorch_emu.keras.loops import function_program  # noqa: E402
-from poptorch_emu.keras.loops.safe_data_sets import can_be_bundled  # noqa: E402
+from poptorch_emu.keras.tensorflow.loops import function_program  # noqa: E402
+from poptorch_emu.keras.tensorflow.loops.safe_data_sets import can_be_bundled  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: IPUStrategy.run", fidelity="exact")
 

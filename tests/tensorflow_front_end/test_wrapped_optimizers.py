@@ -13,12 +13,12 @@ from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
-from poptorch_emu.keras.run_settings import ModelSettings  # noqa: E402
-from poptorch_emu.keras.wrapped_optimizers import (  # noqa: E402
+from poptorch_emu.keras.optimizers.wrapped_optimizers import (  # noqa: E402
     WrappedSettings,
     merged,
     settings_of,
 )
+from poptorch_emu.keras.settings.run_settings import ModelSettings  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: wrapped optimizers", fidelity="exact")
 

@@ -14,7 +14,7 @@ from tensorflow_ops.check import difference
 from tensorflow_ops.samples import samples_of
 
 from poptorch_emu.keras import ipu
-from poptorch_emu.keras.tensorflow_graph.device_graph import ROWS
+from poptorch_emu.keras.tensorflow.functions.device_graph import ROWS
 
 
 def main() -> int:

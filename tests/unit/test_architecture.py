@@ -13,6 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "poptorch_emu"
 
@@ -45,7 +47,7 @@ CPP_FLOORS = {
     "runtime": 3,
     "": 4,
 }
-# `trace/tracer` lists autograd's graph, `stored/executable_file` turns programs into bytes,
+# `trace/capture/tracer` lists autograd's graph, `stored/executable_file` turns programs into bytes,
 # `data/slot_collate` stacks samples, `engine/product_kernels` asks for vectors.
 ENGINE_USERS = {
     "engine/lower",
@@ -54,13 +56,13 @@ ENGINE_USERS = {
     "engine/product_kernels",
     "compile/executable",
     "compile/stored/executable_file",
-    "trace/tracer",
+    "trace/capture/tracer",
     "runtime/peer_processes",
     "runtime/guards",
     "runtime/session",
     "data/slot_collate",
     "runtime/stream",
-    "trace/metadata_rules",
+    "trace/fakes/metadata_rules",
     "testing",
     "__init__",
 }
@@ -189,6 +191,33 @@ def test_modules_when_followed_then_there_is_no_circle() -> None:
 def test_rooms_when_followed_then_there_is_no_circle() -> None:
     assert len(rooms()) > 10
     assert circle(rooms()) == ""
+
+
+def folder_of(module: str) -> str:
+    """Returns the folder of a module, for example `trace.fakes`.
+
+    `keras/ipu` has the paths of the original modules, so it is one folder with all below it.
+    """
+    inner = module if (PACKAGE / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
+    return "keras.ipu" if inner.startswith("keras.ipu.") else inner
+
+
+def folders_within(room: str) -> dict[str, set[str]]:
+    """Returns each folder of a room with the other folders of it that its files import."""
+    found: dict[str, set[str]] = {}
+    for path in files():
+        folder = folder_of(name_of(path))
+        if folder.startswith(f"{room}."):
+            imported = {folder_of(name) for name in imports_of(path)} - {folder}
+            found.setdefault(folder, set()).update(filter(re.compile(rf"{room}\.").match, imported))
+    return found
+
+
+@pytest.mark.parametrize("room", ["keras", "trace"])
+def test_folders_of_a_room_when_followed_then_there_is_no_circle(room: str) -> None:
+    folders = folders_within(room)
+    assert len(folders) > 5
+    assert circle(folders) == ""
 
 
 def test_files_of_neighbouring_rooms_then_have_different_names() -> None:

@@ -8,7 +8,7 @@ from poptorch_emu.companions.poptorch_experimental_addons._impl import addon
 from poptorch_emu.ops.named.copies import autograd_proxy as proxy_operator
 from poptorch_emu.ops.named.distances import check_rows
 from poptorch_emu.ops.named.simulated_floats import HALF, SINGLE, Format, quantised
-from poptorch_emu.trace import blocks
+from poptorch_emu.trace.places import blocks
 
 
 def autograd_proxy(fwd: torch.Tensor, proxy: torch.Tensor) -> torch.Tensor:

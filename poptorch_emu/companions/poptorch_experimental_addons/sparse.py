@@ -12,7 +12,7 @@ import torch
 
 from poptorch_emu.companions.poptorch_experimental_addons._impl import addon
 from poptorch_emu.ops.named.sparse_products import MODES
-from poptorch_emu.trace import blocks
+from poptorch_emu.trace.places import blocks
 
 __all__ = [
     "StaticSparseLinear",

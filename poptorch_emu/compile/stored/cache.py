@@ -18,7 +18,7 @@ from poptorch_emu.compile.stored.key import Key
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import Error
 from poptorch_emu.log import logger
-from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.trace.capture.tracer import Forward
 from poptorch_emu.untrusted.files import open_lock
 
 _SUFFIX = ".executable"

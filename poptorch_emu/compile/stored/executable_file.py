@@ -33,7 +33,7 @@ from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.trace.capture.tracer import Forward
 from poptorch_emu.troubleshooting import Topic
 
 _KEY, _PROGRAM, _PLAN, _GRAPH = "key", "program", "plan", "graph"

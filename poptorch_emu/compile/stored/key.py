@@ -23,7 +23,7 @@ from poptorch_emu.engine import product_kernels
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.ir.text import type_text
-from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.trace.capture.tracer import Forward
 from poptorch_emu.update.formulas.optimizer_config import GroupConfig, Hyper, OptimizerConfig
 from poptorch_emu.version import __version__
 

@@ -18,9 +18,9 @@ from poptorch_emu.compile.stored import folder
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.errors import Error
 from poptorch_emu.ir.text import type_text
-from poptorch_emu.trace.module_state import host_tensors
-from poptorch_emu.trace.result_metadata import ResultMetadata, from_json, to_json
-from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.trace.capture.tracer import Forward
+from poptorch_emu.trace.fakes.result_metadata import ResultMetadata, from_json, to_json
+from poptorch_emu.trace.model_state.module_state import host_tensors
 from poptorch_emu.version import __version__
 
 _SUFFIX = ".metadata"

@@ -13,7 +13,7 @@ from poptorch_emu.compile.executable import Executable
 from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import SinkKind
 from poptorch_emu.segments.variables import VariableInfo
-from poptorch_emu.trace.tracer import Forward
+from poptorch_emu.trace.capture.tracer import Forward
 from poptorch_emu.troubleshooting import Topic
 from poptorch_emu.untrusted.json_types import type_fault
 

@@ -21,7 +21,7 @@ from poptorch_emu.engine.layout.channels_last import images_of
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.passes.widening import Widener, makes_half, wide_fake
 from poptorch_emu.schedule.schedule import Port
-from poptorch_emu.trace.fakes import fake_like
+from poptorch_emu.trace.fakes.fake_tensors import fake_like
 
 aten = torch.ops.aten
 

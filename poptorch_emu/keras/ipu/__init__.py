@@ -7,7 +7,6 @@ that says the way out.
 import importlib
 from typing import Any
 
-from poptorch_emu.keras import old_programs
 from poptorch_emu.keras.ipu import (
     config,
     gradient_accumulation,
@@ -17,6 +16,7 @@ from poptorch_emu.keras.ipu import (
 from poptorch_emu.keras.ipu.ops import __all__ as operations
 from poptorch_emu.keras.ipu.ops import pipelining_ops
 from poptorch_emu.keras.ipu.ops.functional_ops import outlined_function as outlined_function
+from poptorch_emu.keras.keras_2 import old_programs
 from poptorch_emu.near_names import did_you_mean
 
 __all__ = [

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from poptorch_emu.distributed.launch_environment import read_launch
-from poptorch_emu.keras.config_choices import (
+from poptorch_emu.keras.settings.config_choices import (
     DeviceConnectionType,
     MergeRemoteBuffersBehaviour,
     SchedulingAlgorithm,
     SelectionOrder,
     StochasticRoundingBehaviour,
 )
-from poptorch_emu.keras.original_options import least_proportion
-from poptorch_emu.keras.run_settings import SystemSettings
-from poptorch_emu.keras.setting_tree import Group, Setting, Tree
+from poptorch_emu.keras.settings.original_options import least_proportion
+from poptorch_emu.keras.settings.run_settings import SystemSettings
+from poptorch_emu.keras.settings.setting_tree import Group, Setting, Tree
 from poptorch_emu.machine.system import current_system
 from poptorch_emu.options.base import note_accepted
 

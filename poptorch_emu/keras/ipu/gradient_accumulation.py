@@ -1,5 +1,5 @@
 """Enumerations for `set_gradient_accumulation_options`."""
 
-from poptorch_emu.keras.run_settings import GradientAccumulationReductionMethod
+from poptorch_emu.keras.settings.run_settings import GradientAccumulationReductionMethod
 
 __all__ = ["GradientAccumulationReductionMethod"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from poptorch_emu.keras.loops.capture_state import Capture
-from poptorch_emu.keras.loops.infeed import Infeed
+from poptorch_emu.keras.capture.capture_state import Capture
+from poptorch_emu.keras.tensorflow.loops.infeed import Infeed
 from poptorch_emu.options.base import note_accepted
 
 __all__ = ["IPUInfeedQueue"]

@@ -12,10 +12,10 @@ import keras
 import torch
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from poptorch_emu.keras.batches import with_leaves
-from poptorch_emu.keras.loops.capture_state import current
-from poptorch_emu.keras.loops.device_values import all_on_device, is_of_device
-from poptorch_emu.keras.loops.host_values import to_host
+from poptorch_emu.keras.capture.batches import with_leaves
+from poptorch_emu.keras.capture.capture_state import current
+from poptorch_emu.keras.capture.device_values import all_on_device, is_of_device
+from poptorch_emu.keras.capture.host_values import to_host
 from poptorch_emu.options.base import note_accepted
 
 __all__ = ["IPUOutfeedMode", "IPUOutfeedQueue", "IPUOutfeedQueueIterator", "ScopedIPUOutfeedQueue"]

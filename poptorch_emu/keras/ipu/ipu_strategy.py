@@ -15,20 +15,20 @@ import keras
 from poptorch_emu.distributed.launch_environment import read_launch
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.capture_state import current, is_suspended
+from poptorch_emu.keras.capture.host_values import tensorflow
+from poptorch_emu.keras.capture.symbolic_values import current_graph
 from poptorch_emu.keras.ipu import tensorflow_1
 from poptorch_emu.keras.ipu.config import system_settings
-from poptorch_emu.keras.loops.capture_state import current, is_suspended
-from poptorch_emu.keras.loops.function_runner import FunctionRunner
-from poptorch_emu.keras.loops.host_values import tensorflow
-from poptorch_emu.keras.loops.infeed import Infeed
-from poptorch_emu.keras.loops.symbolic_values import current_graph
-from poptorch_emu.keras.model_methods import IpuModelMethods
+from poptorch_emu.keras.tensorflow.loops.function_runner import FunctionRunner
+from poptorch_emu.keras.tensorflow.loops.infeed import Infeed
+from poptorch_emu.keras.training.model_methods import IpuModelMethods
 from poptorch_emu.options import Options
 
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
 
 # Loaded late, because this module imports TensorFlow.
-_BOUNDARY = "poptorch_emu.keras.tensorflow_graph.boundary"
+_BOUNDARY = "poptorch_emu.keras.tensorflow.functions.boundary"
 
 
 class IPUStrategy:

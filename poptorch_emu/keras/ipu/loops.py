@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.capture_state import Capture, current
+from poptorch_emu.keras.capture.device_values import is_of_device
+from poptorch_emu.keras.capture.host_values import is_host_tensor
+from poptorch_emu.keras.capture.symbolic_values import left
 from poptorch_emu.keras.ipu.ipu_infeed_queue import IPUInfeedQueue
-from poptorch_emu.keras.loops.capture_state import Capture, current
-from poptorch_emu.keras.loops.device_values import is_of_device
-from poptorch_emu.keras.loops.host_values import is_host_tensor
-from poptorch_emu.keras.loops.symbolic_values import left
 from poptorch_emu.torch_versions import TorchDispatchMode
 
 __all__ = ["repeat", "while_loop"]

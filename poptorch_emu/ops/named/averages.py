@@ -9,7 +9,7 @@ import torch
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.average import MOVING_AVERAGE
 from poptorch_emu.ops.named.named_operator import Attributes
-from poptorch_emu.trace import regions
+from poptorch_emu.trace.recording import regions
 
 
 def moving_average(inputs: Sequence[torch.Tensor], given: Attributes) -> torch.Tensor:

@@ -13,7 +13,8 @@ import torch
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.exchange import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, OWN_PIECE
 from poptorch_emu.ops.named.named_operator import Attributes
-from poptorch_emu.trace import blocks, regions
+from poptorch_emu.trace.places import blocks
+from poptorch_emu.trace.recording import regions
 
 # Value of `add` in PopART's enumeration of collective operators.
 _ADD = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from poptorch_emu.ops.named.named_operator import Attributes
-from poptorch_emu.trace import control_flow
+from poptorch_emu.trace.operators import control_flow
 
 # Score of a box that no longer counts, and class of a place without a detection.
 _TAKEN = torch.finfo(torch.float32).min

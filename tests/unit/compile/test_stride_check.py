@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.trace import kernel_strides
+from poptorch_emu.trace.fakes import kernel_strides
 
 aten = torch.ops.aten
 _SAYING = "but PyTorch's kernel for the CPU returns [192, 1, 32, 8]"

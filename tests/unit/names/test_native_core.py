@@ -7,7 +7,7 @@ import pytest
 from poptorch_emu import errors
 from poptorch_emu.log import logger
 from poptorch_emu.names import native_core
-from poptorch_emu.trace.blocks import tracing
+from poptorch_emu.trace.places.blocks import tracing
 
 pytestmark = pytest.mark.feature("poptorch.poptorch_core", fidelity="exact")
 

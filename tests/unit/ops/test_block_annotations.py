@@ -10,7 +10,7 @@ import torch
 from poptorch_emu.errors import Error
 from poptorch_emu.ir.record import BlockPlace
 from poptorch_emu.ops import block_annotations as blocks
-from poptorch_emu.trace.blocks import current_block, tracing
+from poptorch_emu.trace.places.blocks import current_block, tracing
 
 pytestmark = pytest.mark.feature("Block, BeginBlock, BlockFunction, removeBlocks", fidelity="exact")
 

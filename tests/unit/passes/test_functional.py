@@ -16,7 +16,7 @@ from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.ir.verify import verify
 from poptorch_emu.passes import functional
-from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")

@@ -10,7 +10,7 @@ from support.hand_graphs import HandGraph
 from torch import fx
 
 from poptorch_emu.ir.graph import Graph
-from poptorch_emu.trace.compared_captures import computed
+from poptorch_emu.trace.capture.compared_captures import computed
 
 aten = torch.ops.aten
 

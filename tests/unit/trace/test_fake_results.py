@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from poptorch_emu.ir.operator_traits import traits_of
-from poptorch_emu.trace import kernel_strides
-from poptorch_emu.trace.result_memo import ResultMemo
-from poptorch_emu.trace.result_metadata import from_json, to_json
+from poptorch_emu.trace.fakes import kernel_strides
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.result_metadata import from_json, to_json
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of deprecations.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from poptorch_emu.trace.holders import Search
+from poptorch_emu.trace.places.holders import Search
 
 
 class Wanted:

@@ -12,7 +12,7 @@ from support.forked_programs import PYTORCH, run_forked
 from support.metadata_checks import check, check_refused, on_meta
 
 from poptorch_emu import _C
-from poptorch_emu.trace import metadata_rules
+from poptorch_emu.trace.fakes import metadata_rules
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.metadata_checks import check, check_refused, on_meta
 
-from poptorch_emu.trace import metadata_rules
+from poptorch_emu.trace.fakes import metadata_rules
 
 aten = torch.ops.aten
 

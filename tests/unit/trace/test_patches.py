@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.forked_programs import PYTORCH, run_forked
 
-from poptorch_emu.trace.patches import once_imported, patched
+from poptorch_emu.trace.pytorch.patches import once_imported, patched
 
 PROBE = "torch.probe_of_patches"
 

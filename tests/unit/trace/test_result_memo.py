@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from poptorch_emu.trace.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
 
 aten = torch.ops.aten
 IPU = torch.device("ipu:0")

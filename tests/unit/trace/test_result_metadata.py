@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import poptorch_emu as poptorch
-from poptorch_emu.trace.result_memo import ResultMemo
-from poptorch_emu.trace.result_metadata import (
+from poptorch_emu.trace.fakes.result_memo import ResultMemo
+from poptorch_emu.trace.fakes.result_metadata import (
     ResultMetadata,
     TensorMetadata,
     Written,

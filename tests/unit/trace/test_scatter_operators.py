@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from poptorch_emu.errors import Error
-from poptorch_emu.trace.scatter_operators import SCATTER_OPERATORS
+from poptorch_emu.trace.operators.scatter_operators import SCATTER_OPERATORS
 
 ROWS, SIZE = 7, 5
 INDEX = torch.tensor([3, 0, 0, 3, 1, 3, 0])

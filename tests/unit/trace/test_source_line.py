@@ -8,7 +8,7 @@ from types import FunctionType
 
 import pytest
 
-from poptorch_emu.trace.source_line import model_source, user_source
+from poptorch_emu.trace.places.source_line import model_source, user_source
 
 
 def defined_in(path: Path, text: str, **names: object) -> FunctionType:

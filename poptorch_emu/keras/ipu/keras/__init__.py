@@ -6,8 +6,8 @@ from typing import Any
 from keras import Model as Model
 from keras import Sequential as Sequential
 
-from poptorch_emu.keras.run_settings import ReplicatedMetricReductionMethod
-from poptorch_emu.keras.stage_entries import (
+from poptorch_emu.keras.settings.run_settings import ReplicatedMetricReductionMethod
+from poptorch_emu.keras.stages.stage_entries import (
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
     ModelLayerPipelineStageAssignment,
@@ -15,7 +15,7 @@ from poptorch_emu.keras.stage_entries import (
     SequentialLayerPipelineStageAssignment,
     SequentialNestedModelPipelineStageAssignment,
 )
-from poptorch_emu.keras.stage_marks import PipelineStage
+from poptorch_emu.keras.stages.stage_marks import PipelineStage
 
 __all__ = [
     "FunctionalLayerPipelineStageAssignment",

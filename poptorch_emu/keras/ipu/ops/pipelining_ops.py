@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from poptorch_emu.keras.run_settings import PipelineSchedule, RecomputationMode
+from poptorch_emu.keras.settings.run_settings import PipelineSchedule, RecomputationMode
 
 __all__ = [
     "PipelineSchedule",

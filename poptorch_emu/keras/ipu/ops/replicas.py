@@ -11,8 +11,8 @@ import keras
 import torch
 
 from poptorch_emu.companions.poptorch_experimental_addons import collectives
+from poptorch_emu.keras.capture.capture_state import current
 from poptorch_emu.keras.ipu.config import system_settings
-from poptorch_emu.keras.loops.capture_state import current
 
 
 def num_replicas(name: str = "", argument: str = "", given: int | None = None) -> int:

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 import keras
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.run_settings import (
+from poptorch_emu.keras.optimizers.wrapped_optimizers import change
+from poptorch_emu.keras.settings.run_settings import (
     GradientAccumulationReductionMethod,
     checked_accumulation,
     checked_method,
     checked_placement,
 )
-from poptorch_emu.keras.wrapped_optimizers import change
 from poptorch_emu.options.base import note_accepted
 
 __all__ = [

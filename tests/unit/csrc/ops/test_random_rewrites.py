@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import poptorch_emu._C  # noqa: F401
 from poptorch_emu.errors import Error
-from poptorch_emu.trace.random_ops import RANDOM_REWRITES
+from poptorch_emu.trace.pytorch.random_ops import RANDOM_REWRITES
 
 ops = torch.ops.poptorch_emu
 

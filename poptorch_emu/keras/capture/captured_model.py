@@ -1,0 +1,247 @@
+"""A Keras model as a PyTorch module that can be traced.
+
+The module holds the model's variables as parameters, and its forward runs the model with the
+tracer's stand-ins. Assignments of a layer are stored at once, so that they belong to the layer's
+block. Seeds have no effect, because the device draws its own random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+import keras
+import torch
+from keras.src.backend.torch import random as keras_random
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.batches import with_leaves
+from poptorch_emu.keras.capture.capture_state import SendingCapture
+from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device
+from poptorch_emu.keras.stages.stage_plan import StagePlan
+from poptorch_emu.keras.stages.staged_run import call_by_stages
+from poptorch_emu.ops import identity_loss
+
+
+class Use(Enum):
+    """The purpose of a program."""
+
+    TRAIN = "fit"
+    TEST = "evaluate"
+    PREDICT = "predict"
+
+
+class CapturedModel(torch.nn.Module):
+    """Runs a Keras model on one micro-batch.
+
+    Its forward takes the tensors of a batch as separate arguments. It returns the loss for training
+    and testing, followed by the model's outputs one by one.
+
+    Attributes:
+        variables: variables of the model, by the names of the parameters.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        use: Use,
+        batch: Any,
+        plan: StagePlan | None,
+        *,
+        returns_outputs: bool,
+        loss_factor: float = 1,
+        replicas: int = 1,
+    ) -> None:
+        """Registers the variables of a model that is built.
+
+        Args:
+            model: Keras model.
+            use: purpose of the program, which determines the loss and the mode of the layers.
+            batch: (x, y, sample weights), as structures of tensors or `None`.
+            plan: stages of a pipelined model; `None` for one stage.
+            returns_outputs: whether forward returns the outputs in addition to the loss.
+            loss_factor: factor of the loss at the start of back-propagation.
+            replicas: number of replicas among which batches are divided.
+        """
+        super().__init__()
+        self._held = (model, plan)  # A tuple hides the model, which is also a torch module.
+        self._use = use
+        is_there = [leaf is not None for leaf in keras.tree.flatten(batch)]
+        self._batch = keras.tree.pack_sequence_as(batch, [each or None for each in is_there])
+        self._returns_outputs = returns_outputs
+        self._loss_factor = loss_factor
+        self._replicas = replicas
+        self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
+        self.variables = named_variables(model.weights)
+        for name, variable in self.variables.items():
+            self.register_parameter(name, variable.value)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Runs the model, and its loss in the last stage."""
+        model, plan = self._held
+        x, y, sample_weight = with_leaves(self._batch, tensors, bool)
+        device = tensors[0].device
+        values = {name: getattr(self, name) for name in self.variables}
+        with (
+            keras.device(str(device)),
+            StoringScope(self.variables, values, device, _variables_of_losses(model)) as scope,
+            device_random_numbers(),
+            (sending := SendingCapture(self._replicas)).active(),
+        ):
+            is_training = self._use is Use.TRAIN
+            flag = {"training": is_training} if model._call_has_training_arg else {}
+            y_pred = call_by_stages(model, plan, x, **flag)
+            self._seen["structure"] = keras.tree.map_structure(lambda _: 0, y_pred)
+            self._seen["assigns"] = scope.has_stored
+            outputs = tuple(keras.tree.flatten(y_pred))
+            if self._use is Use.PREDICT:
+                return (*outputs, *self._sent(sending))
+            loss = model._compute_loss(
+                x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=is_training
+            )
+            if is_training:
+                identity_loss(loss * self._loss_factor, "none")
+        outputs = outputs if self._returns_outputs else ()
+        return (loss, *outputs, *self._sent(sending))
+
+    def _sent(self, sending: SendingCapture) -> list[torch.Tensor]:
+        """Records the queues that receive values, and returns the tensors to send."""
+        sent = sending.outermost.sent
+        self._seen["sent"] = [
+            (queue, keras.tree.map_structure(form_of_value, x)) for queue, x in sent
+        ]
+        leaves = keras.tree.flatten([value for _, value in sent])
+        return [leaf.detach() for leaf in filter(is_of_device, leaves)]
+
+    def send(self, results: list[torch.Tensor], steps: int, replicas: int) -> None:
+        """Passes tensors from the end of `results` to the queues that the model chose for them."""
+        for queue, form in reversed(self._seen["sent"]):
+            leaves = list(filter(is_of_device, keras.tree.flatten(form)))
+            taken = [results.pop() for _ in leaves][::-1]
+            queue.expect(form, replicas)
+            queue.put(
+                steps,
+                [x.reshape(steps, replicas, *y.shape) for x, y in zip(taken, leaves, strict=True)],
+            )
+
+    @property
+    def assigns(self) -> bool:
+        """Whether a layer assigned to a variable when the model was traced."""
+        return bool(self._seen["assigns"])
+
+    def packed_outputs(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Returns outputs in the structure that the model returned when it was traced."""
+        return keras.tree.pack_sequence_as(self._seen["structure"], outputs)
+
+
+def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
+    """Returns variables by names that are valid for parameters in PyTorch."""
+    named: dict[str, Any] = {}
+    for variable in variables:
+        path = name = variable.path.replace(".", "_")
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{path}_{number}"
+        named[name] = variable
+    return named
+
+
+class StoringScope(keras.StatelessScope):  # type: ignore[misc]
+    """Gives variables the tracer's values, and stores assignments in these values.
+
+    Attributes:
+        has_stored: whether anything was assigned to a variable.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, Any],
+        values: Mapping[str, torch.Tensor],
+        device: torch.device,
+        of_host: Sequence[Any] = (),
+        trained: Collection[Any] | None = None,
+    ) -> None:
+        """Maps variables to their values by equal names.
+
+        Args:
+            variables: variables of Keras, by name.
+            values: value of each variable, by name.
+            device: device of the values.
+            of_host: variables whose values the host updates.
+            trained: variables that only the optimiser may assign; by default all trainable
+                ones.
+        """
+        mapping = [(variable, values[name]) for name, variable in variables.items()]
+        self._of_host = list(of_host)
+        mapping += [(v, torch.zeros(tuple(v.shape), device=device)) for v in self._of_host]
+        super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self.has_stored = False
+        self._stored = {id(v): value for v, value in mapping[: len(variables)]}
+        if trained is None:
+            trained = [variable for variable in variables.values() if variable.trainable]
+        self._trained = {id(variable) for variable in trained}
+
+    def is_trained(self, variable: Any) -> bool:
+        """Returns whether an optimiser updates a variable."""
+        return id(variable) in self._trained
+
+    def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
+        """Stores a new value of a variable.
+
+        Raises:
+            Error: the variable is not the model's state, or its value cannot return from the
+                device.
+        """
+        variable, value = update
+        if any(variable is each for each in self._of_host):
+            return
+        stored = self._stored.get(id(variable))
+        reason = ""
+        if stored is None:
+            reason = (
+                "is not among the weights of the model, for example because it belongs to a metric"
+            )
+        elif self.is_trained(variable):
+            reason = "is trained by the optimizer, too"
+        elif not stored.is_floating_point():
+            reason = f"is of type {variable.dtype}, which is not brought back from the device"
+        if stored is None or reason:
+            raise compiler_error(
+                f"While the model runs, a layer assigns to variable {variable.path!r}, which "
+                f"{reason}. Keep state of the device in floating-point weights with "
+                "add_weight(trainable=False), and update metrics outside of call()."
+            )
+        self.has_stored = True
+        self._store(variable, stored, value.detach())
+
+    def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            stored.copy_(value)
+
+
+def _variables_of_losses(model: Any) -> Sequence[Any]:
+    """Returns the variables of the single losses' metrics, which the host updates."""
+    losses = model._compile_loss
+    return () if losses is None else losses.variables
+
+
+@contextmanager
+def device_random_numbers() -> Iterator[None]:
+    """Makes Keras draw random numbers without a generator, so that the device draws them."""
+    names = {"torch_seed_generator": lambda seed: None, "draw_seed": _refuse_seed}
+    before = {name: vars(keras_random)[name] for name in names}
+    vars(keras_random).update(names)
+    try:
+        yield
+    finally:
+        vars(keras_random).update(before)
+
+
+def _refuse_seed(seed: Any) -> Any:
+    raise compiler_error(
+        "The device has no random numbers with the distributions gamma, beta and binomial of "
+        "keras.random. Draw them on the host and pass them as an input."
+    )

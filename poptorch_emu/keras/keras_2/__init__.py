@@ -1,0 +1,1 @@
+"""Programs, files and optimisers of Keras 2."""

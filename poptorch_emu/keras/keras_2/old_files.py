@@ -1,0 +1,122 @@
+"""Files of weights and models with names from Keras 2, which did not prescribe a suffix.
+
+Keras 3 tells the format of a file by its suffix. If a program uses another suffix, the right one is
+added, and a line in the log says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras.src.saving import saving_api
+
+from poptorch_emu.keras.settings.saved_stages import RESTORE, SAVE
+from poptorch_emu.log import logger
+
+_WEIGHTS, _MODEL = ".weights.h5", ".keras"
+_OLD = (".h5", ".hdf5")
+# Suffixes that Keras accepts. Whole models may have several old suffixes, checkpoints only one.
+_KNOWN = {_WEIGHTS: (_WEIGHTS, ".weights.json", _MODEL), _MODEL: (_MODEL, *_OLD)}
+_OF_CHECKPOINTS = {**_KNOWN, _MODEL: (_MODEL, ".h5")}
+
+
+def install() -> None:
+    """Makes Keras accept names without its suffixes."""
+    model: Any = keras.Model
+    model.save_weights = _with_suffix(model.save_weights, _WEIGHTS)
+    model.load_weights = _finding(model.load_weights, _WEIGHTS)
+    save, load = saving_api.save_model, saving_api.load_model
+    tf_keras: Any = importlib.import_module("keras._tf_keras.keras")
+    for owner in (saving_api, keras.models, keras.saving, tf_keras.models):
+        owner.save_model = _with_suffix(save, _MODEL)
+        owner.load_model = _finding(load, _MODEL)
+    checkpoint: Any = keras.callbacks.ModelCheckpoint
+    checkpoint.__init__ = _with_suffix_of_kind(checkpoint.__init__)
+
+
+def _renamed(path: Any, suffix: str, known: Mapping[str, tuple[str, ...]]) -> Any:
+    """Returns a path with the suffix that Keras 3 requires."""
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not name or name.endswith(known[suffix]):
+        return path
+    stem, old = name.rstrip("/" + os.sep) if suffix == _MODEL else name, ""
+    if stem.endswith(_OLD):
+        stem, old = os.path.splitext(stem)
+    return stem + (".h5" if old and suffix == _MODEL else suffix)
+
+
+def _told(path: Any, renamed: Any) -> Any:
+    if renamed is not path:
+        logger.info("Keras 3 names files by their form: %s becomes %s.", path, renamed)
+    return renamed
+
+
+def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
+    @functools.wraps(save)
+    def save_with_suffix(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.pop("save_format", "keras") == "tf":
+            raise ValueError(
+                f"save_format='tf' writes a SavedModel, which Keras 3 does not. Save as "
+                f"'{filepath}{suffix}'."
+            )
+        renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
+        if isinstance(renamed, (str, os.PathLike)):  # A missing folder must not lose a training.
+            Path(renamed).parent.mkdir(parents=True, exist_ok=True)
+        result = save(model, renamed, *args, **kwargs)
+        if suffix == _MODEL and SAVE in vars(model) and Path(renamed).is_file():
+            vars(model)[SAVE](Path(renamed))
+        return result
+
+    return save_with_suffix
+
+
+def _finding(load: Callable[..., Any], suffix: str) -> Callable[..., Any]:
+    """Returns a `load` that finds a file under its given name, or with its new suffix."""
+    signature = inspect.signature(load)
+
+    @functools.wraps(load)
+    def load_found(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        named = given.arguments["filepath"]
+        path = _newest(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+        given.arguments["filepath"] = path
+        result = load(*given.args, **given.kwargs)
+        if suffix == _MODEL and RESTORE in vars(result) and Path(path).is_file():
+            vars(result)[RESTORE](Path(path))
+        return result
+
+    return load_found
+
+
+def _newest(named: Any, written: Any) -> Any:
+    """Returns the newer of two files; the first path if neither is a file."""
+    if written is named:
+        return named
+    there = [path for path in (named, written) if Path(path).is_file()]
+    return max(there, key=lambda path: Path(path).stat().st_mtime_ns, default=named)
+
+
+def _with_suffix_of_kind(build: Callable[..., None]) -> Callable[..., None]:
+    """Returns the constructor of checkpoints, which save either weights or models."""
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def build_with_suffix(*args: Any, **kwargs: Any) -> None:
+        if kwargs.pop("period", 1) != 1:
+            raise ValueError(
+                "ModelCheckpoint(period=...) is not taken by Keras 3. Set save_freq, in batches."
+            )
+        given = signature.bind(*args, **kwargs)
+        suffix = _WEIGHTS if given.arguments.get("save_weights_only") else _MODEL
+        named = given.arguments["filepath"]
+        given.arguments["filepath"] = _told(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+        build(*given.args, **given.kwargs)
+
+    return build_with_suffix

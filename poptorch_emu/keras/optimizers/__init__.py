@@ -1,0 +1,1 @@
+"""Keras optimisers as updates of the device."""

@@ -1,0 +1,1 @@
+"""TensorFlow programs: loops and functions under an `IPUStrategy`."""

@@ -1,0 +1,254 @@
+"""A graph of TensorFlow whose operations PyTorch computes as soon as they are added.
+
+A program gets TensorFlow's own symbolic tensors. A tensor of the graph is either on the device or
+known on the host. TensorFlow itself computes operations whose inputs are all known, so that shapes
+and axes are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import torch
+from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import func_graph, ops
+
+from poptorch_emu.keras.capture import capture_state
+from poptorch_emu.keras.capture.host_values import to_torch
+from poptorch_emu.keras.tensorflow.functions import (
+    elementwise_operators,
+    network_operators,
+    reduction_operators,
+    shape_operators,
+    stateful_operators,
+)
+from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row, refusal
+
+ROWS: dict[str, Row] = {
+    **elementwise_operators.ROWS,
+    **network_operators.ROWS,
+    **reduction_operators.ROWS,
+    **shape_operators.ROWS,
+}
+# Operations whose int64 results may need more than 32 bits although the inputs do not.
+_PRODUCTS = {"Mul", "Square", "Prod", "Cumprod", "SquaredDifference"}
+# Operations that compute nothing, or whose results are set separately.
+_WITHOUT_EFFECT = {"NoOp", "Placeholder", "PlaceholderWithDefault"}
+
+
+class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
+    """A graph that computes each operation when it is added."""
+
+    def __init__(self) -> None:
+        super().__init__("on_ipu")
+        self._known: dict[str, Any] = {}  # Tensors of PyTorch or the host, by symbolic names.
+        self._entered: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._variables: dict[int, Any] = {}  # Variables of TensorFlow, by their handles' ids.
+        self._forbidding = ""
+
+    def enter(self, value: torch.Tensor) -> Any:
+        """Returns the symbolic tensor that stands for a tensor of PyTorch."""
+        found = self._entered.get(id(value))
+        if found is None:
+            with self.as_default():
+                kind = tf.as_dtype(str(value.dtype).removeprefix("torch."))
+                entered = tf.compat.v1.placeholder(kind, tuple(value.shape))
+            self._known[entered.name] = value
+            found = self._entered[id(value)] = (value, entered)
+        return found[1]
+
+    def value_of(self, tensor: Any) -> Any:
+        """Returns the tensor of PyTorch, or array of the host, behind a symbolic tensor.
+
+        Raises:
+            Error: the tensor belongs to another graph.
+        """
+        if tensor.name not in self._known:
+            self._known[tensor.name] = self._captured(tensor)
+        return self._known[tensor.name]
+
+    def left(self, value: Any) -> Any:
+        """Returns the value behind a symbolic tensor, and any other value unchanged."""
+        if isinstance(value, tf.Tensor) and not isinstance(value, ops.EagerTensor):
+            return self.value_of(value)
+        return value
+
+    def note_variable(self, variable: Any) -> None:
+        """Records the variable that has a handle."""
+        self._variables[id(variable._handle)] = variable
+
+    @contextmanager
+    def without_effects(self, where: str) -> Iterator[None]:
+        """Rejects assignments to variables in the context."""
+        before, self._forbidding = self._forbidding, where
+        capture = capture_state.current()
+        done = None if capture is None else capture.num_acts
+        try:
+            yield
+        finally:
+            self._forbidding = before
+        if capture is not None and capture.num_acts != done:
+            raise refusal(f"next(), enqueue() or optimizer in {where}", "Do it in each iteration")
+
+    def _create_op_internal(self, *args: Any, **kwargs: Any) -> Any:
+        op = super()._create_op_internal(*args, **kwargs)
+        if op.type not in _WITHOUT_EFFECT:
+            self._compute(op)
+        return op
+
+    def _captured(self, tensor: Any) -> Any:
+        for outer, inner in self.captures:
+            if inner is tensor:
+                if id(outer) in self._variables:
+                    return self._variables[id(outer)]
+                if isinstance(outer, ops.EagerTensor) and outer.dtype != tf.resource:
+                    return outer.numpy()
+        raise refusal(
+            f"tensor {tensor.name!r} of another function",
+            "Pass tensors from function to function as arguments and results",
+        )
+
+    def _compute(self, op: Any) -> None:
+        inputs = [self.value_of(each) for each in op.inputs]
+        row = stateful_operators.ROWS.get(op.type)
+        is_known = not any(isinstance(each, (torch.Tensor, tuple)) for each in inputs)
+        if row is None and is_known and not op.op_def.is_stateful:
+            found = _computed_by_host(op, inputs)
+        else:
+            row = row or ROWS.get(op.type)
+            if op.type in _PRODUCTS and op.outputs[0].dtype == tf.int64:
+                raise refusal(
+                    f"{op.type} of int64",
+                    "Integers on an IPU have 32 bits: cast to int32, or to float32",
+                )
+            if self._forbidding and op.type.startswith("Assign"):
+                raise refusal(f"assignment in {self._forbidding}", "Use tf.where")
+            if row is None:
+                raise refusal(f"operator {op.type} (in {op.name!r})", _WAYS_OUT.get(op.type, ""))
+            found = row.compute(RawCall(op, self), *self._arguments(op, row, inputs))
+        outputs = found if isinstance(found, list) else [found]
+        for tensor, value in zip(op.outputs, outputs, strict=True):
+            self._keep(tensor, value)
+
+    def _arguments(self, op: Any, row: Row, inputs: Sequence[Any]) -> list[Any]:
+        host = {position % max(len(inputs), 1) for position in row.host}
+        found: list[Any] = []
+        for number, value in enumerate(inputs):
+            if number not in host:
+                found.append(_on_device(value))
+            elif isinstance(value, torch.Tensor):
+                name = op.op_def.input_arg[min(number, len(op.op_def.input_arg) - 1)].name
+                raise refusal(
+                    f"{op.type} with {name} that is computed on the IPU",
+                    "Shapes, axes, and how often a loop runs, are known when a program is "
+                    "compiled. Ask x.shape, or pass a number of Python to the function in "
+                    "args=[...], not a tensor",
+                )
+            else:
+                found.append(value)
+        return found
+
+    def _keep(self, tensor: Any, value: Any) -> None:
+        """Stores the value of a symbolic tensor, whose type and shape must agree."""
+        if isinstance(value, torch.Tensor):
+            name = str(value.dtype).removeprefix("torch.")
+            assert name == tensor.dtype.name, f"{tensor.op.type}: {name}, not {tensor.dtype.name}"
+            assert tensor.shape.is_compatible_with(value.shape), (
+                f"{tensor.op.type}: {tuple(value.shape)}, not {tensor.shape}"
+            )
+            tensor.set_shape(tuple(value.shape))
+        elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            tensor.set_shape(value.shape)
+        self._known[tensor.name] = value
+
+
+_WAYS_OUT = {
+    "PrintV2": "tf.print shows values of the host. Send the value to an IPUOutfeedQueue",
+    "Where": "Its result has as many rows as there are elements. Use tf.where with x and y",
+    "If": "Use tf.where",
+    "StatelessIf": "Use tf.where",
+    "Assert": "Send the values to an IPUOutfeedQueue and check them on the host",
+    "CheckNumerics": "Check what the model returns on the host",
+    "Unique": "Its result has as many elements as there are values. Compute it on the host",
+    "EagerPyFunc": "Functions of Python run on the host, in the data set for example",
+    "PyFunc": "Functions of Python run on the host, in the data set for example",
+    "IteratorGetNext": "Make the iterator in the scope of the strategy: iter(dataset)",
+}
+
+
+def current_graph() -> DeviceGraph | None:
+    """Returns this thread's graph of the device; `None` if there is none."""
+    graph = None if tf.executing_eagerly() else ops.get_default_graph()
+    return graph if isinstance(graph, DeviceGraph) else None
+
+
+@contextmanager
+def device_graph() -> Iterator[DeviceGraph]:
+    """Makes a graph of the device the current graph, unless one is current."""
+    graph = current_graph()
+    if graph is not None:
+        yield graph
+        return
+    graph = DeviceGraph()
+    with graph.as_default():
+        yield graph
+
+
+def _on_device(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        tensor = to_torch(value) if value.dtype.name != "bfloat16" else _of_bfloat16(value)
+        return keras.ops.convert_to_tensor(tensor)
+    return value
+
+
+def _of_bfloat16(value: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(value, np.float32)).to(torch.bfloat16)
+
+
+def _computed_by_host(op: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Lets TensorFlow compute an operation whose inputs are known."""
+    attributes: list[Any] = []
+    for name, value in op.node_def.attr.items():
+        if not name.startswith("_"):
+            attributes += [name, _attribute(value)]
+    if op.type == "Const":
+        return [tf.make_ndarray(op.node_def.attr["value"].tensor)]
+    with tf.init_scope():
+        tensors = [
+            tf.constant(value, each.dtype) if isinstance(value, (np.ndarray, np.generic)) else value
+            for value, each in zip(inputs, op.inputs, strict=True)
+        ]
+        results = execute.execute(
+            op.type.encode(), len(op.outputs), tensors, tuple(attributes), _context()
+        )
+        return [each.numpy() if _has_elements(each) else each for each in results]
+
+
+def _context() -> Any:
+    context.ensure_initialized()
+    return context.context()
+
+
+def _has_elements(tensor: Any) -> bool:
+    return tensor.dtype not in (tf.resource, tf.variant)
+
+
+def _attribute(value: Any) -> Any:
+    """Returns an attribute in the form of TensorFlow's eager calls."""
+    kind = value.WhichOneof("value")
+    if kind == "type":
+        return value.type
+    if kind == "shape":
+        return value.shape
+    if kind == "list":
+        listed = value.list
+        for name in ("i", "f", "b", "s", "type", "shape"):
+            if getattr(listed, name):
+                return list(getattr(listed, name))
+        return []
+    return getattr(value, kind)

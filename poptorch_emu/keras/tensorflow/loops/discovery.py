@@ -1,0 +1,295 @@
+"""The first run of a function, on the host, which discovers its loops, reads and updates.
+
+The run builds models, runs two passes of the loop, and discards assignments to variables. A tensor
+of the first pass that the second pass uses is handed on from iteration to iteration, if a local
+variable holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
+from poptorch_emu.keras.capture.device_values import read_variables
+from poptorch_emu.keras.capture.symbolic_values import entered, in_graph, left
+from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
+from poptorch_emu.keras.tensorflow.loops.loop_variables import frame_of_loop, local_variables
+from poptorch_emu.keras.tensorflow.loops.observed_variables import ObservedVariables, observed
+from poptorch_emu.keras.tensorflow.loops.pass_tracker import PassTracker
+from poptorch_emu.keras.tensorflow.loops.updates_in_program import apply, has_counterpart
+from poptorch_emu.torch_versions import disable_current_modes
+from poptorch_emu.troubleshooting import Topic
+
+_CARRIED = (
+    "A value of one iteration is used in another iteration, or after the loop, where only values "
+    "of the last iteration exist. Keep it in a local variable that is a number or a tensor before "
+    "the loop, or send it to an IPUOutfeedQueue and add it up on the host."
+)
+_UNEVEN = (
+    "Each iteration of a loop on the IPU does the same, but here next(), enqueue() or the update "
+    f"of an optimizer is reached in some iterations only. Do it in each; {Topic.UNEVEN_LOOP}"
+)
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """The result of the first run of a function.
+
+    Attributes:
+        loops: loops that become device iterations, outermost first.
+        body: record of one iteration.
+        result: result of the function, with tensors of the host.
+        variables: variables of Keras that the function uses.
+        used_counters: ordinals of loops whose variable is used.
+    """
+
+    loops: tuple[DeviceLoop, ...]
+    body: Pass
+    result: Any
+    variables: ObservedVariables
+    used_counters: frozenset[int]
+
+    @property
+    def handed_on(self) -> list[torch.Tensor]:
+        """Values that one iteration hands on to the next."""
+        forms = [form for loop in self.loops for _, form in loop.carried.values()]
+        return [torch.as_tensor(leaf) for leaf in keras.tree.flatten(forms)]
+
+    @property
+    def iterations(self) -> int:
+        """Number of device iterations."""
+        count = 1
+        for loop in self.loops:
+            count *= len(loop.values)
+        return count
+
+
+def discover(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], replicas: int
+) -> Discovered:
+    """Runs a function once on the host.
+
+    Args:
+        function: Python function.
+        args: positional arguments, with tensors of PyTorch.
+        kwargs: keyword arguments.
+        replicas: number of replicas among which elements are divided.
+
+    Raises:
+        Error: a device cannot run the function.
+        ValueError: a queue is sent two values.
+    """
+    discovery = _Discovery(replicas)
+    with (
+        discovery.active(),
+        captured_calls(function),
+        observed() as variables,
+        torch.random.fork_rng(devices=[]),
+        keras.device("cpu"),
+        in_graph(),
+        discovery.tracker,
+    ):
+        result = read_variables(function(*entered(args), **entered(kwargs)))
+        discovery.end(result)
+        loops, body = body_of(discovery.outermost)
+        body.is_in_program = discovery.is_in_program or not all(map(has_counterpart, body.updates))
+        if body.is_in_program:
+            for update in body.updates:
+                apply(update, 1)
+    return Discovered(loops, body, result, variables, frozenset(discovery.used_counters()))
+
+
+class _Discovery(Capture):
+    def __init__(self, replicas: int) -> None:
+        super().__init__(replicas)
+        self.tracker = PassTracker(lambda: self._innermost)
+        self._num_read: dict[int, int] = {}
+        self._counters: dict[int, tuple[torch.Tensor, int]] = {}
+        self._was_left = False
+        self._updated: set[int] = set()
+        self.is_in_program = False
+
+    def update(self, update: Update) -> None:
+        self.is_in_program |= any(each.updates for each in self._open_passes())
+        super().update(update)
+        self._updated |= {id(each) for each in update.variables}
+
+    def note_read(self, variable: Any) -> None:
+        is_count = variable.name == "iteration" or variable.name == "iterations"
+        self.is_in_program |= id(variable) in self._updated or is_count
+
+    def element(self, infeed: Any) -> Any:
+        index = self._num_read.get(id(infeed), 0)
+        self._num_read[id(infeed)] = index + 1
+        with disable_current_modes():  # No pass creates the elements.
+            return infeed.peek(index)
+
+    def send(self, queue: Any, value: Any) -> None:
+        self._note_uses(value)
+        super().send(queue, value)
+
+    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
+        """Yields all values to an ordinary loop, and the first two to a loop of the device."""
+        seen: list[tuple[Pass, dict[str, Any]]] = []
+        before: dict[str, Any] = {}
+        for number, value in enumerate(values):
+            before = before or local_variables(frame_of_loop())
+            self._num_read.clear()
+            self._updated.clear()
+            with self.one_pass() as opened:
+                try:
+                    yield self._counter(ordinal, value) if seen else value
+                except GeneratorExit:
+                    self._was_left |= opened.acts
+                    raise
+            after = local_variables(frame_of_loop())
+            opened.is_merged = True
+            is_of_device = opened.is_of_device or opened.acts or opened.loop is not None
+            if is_of_device != (number == 0 or bool(seen)) and (is_of_device or seen):
+                raise compiler_error(_UNEVEN)
+            if not is_of_device:
+                continue
+            seen.append((opened, after))
+            if len(seen) == 2 or len(values) == 1:
+                break
+            opened.is_merged, opened.is_gone = False, True
+        if seen:
+            loop = DeviceLoop(ordinal, values, seen[-1][0])
+            if len(seen) == 2:
+                self._compare(loop, before, *seen)
+            self._innermost.enter(loop)
+
+    def end(self, result: Any) -> None:
+        """Checks the result of the function, and the values that cross passes."""
+        self._note_uses(result)
+        if self._was_left:
+            raise compiler_error(
+                "A loop on the IPU is left by break, but it always runs all iterations of its "
+                "range. Loop over a smaller range."
+            )
+        carried = {
+            id(leaf)
+            for loop in body_of(self.outermost)[0]
+            for _, middle in loop.carried.values()
+            for leaf in keras.tree.flatten(middle)
+        }
+        if self.tracker.crossing.keys() - carried:
+            raise compiler_error(_CARRIED)
+
+    def used_counters(self) -> set[int]:
+        """Returns the ordinals of the loops whose variable is used."""
+        return {ordinal for key, (_, ordinal) in self._counters.items() if key in self.tracker.used}
+
+    def _compare(
+        self,
+        loop: DeviceLoop,
+        before: Mapping[str, Any],
+        first: tuple[Pass, Mapping[str, Any]],
+        second: tuple[Pass, Mapping[str, Any]],
+    ) -> None:
+        """Compares two passes of a loop, and finds the values that it hands on."""
+        (one, middle), (other, after) = first, second
+        if _acts_of(one) != _acts_of(other):
+            raise compiler_error(_UNEVEN)
+        for name in before.keys() & middle.keys() & after.keys():
+            values = before[name], middle[name], after[name]
+            if self._is_handed_on(one, *values):
+                loop.carried[name] = (before[name], middle[name])
+        for name in (middle.keys() & after.keys()) - loop.carried.keys():
+            pair = middle[name], after[name]
+            if all(type(each) in _OF_PYTHON for each in pair) and pair[0] != pair[1]:
+                raise compiler_error(
+                    f"Local variable {name!r} is {pair[0]!r} after the first iteration of a loop "
+                    f"on the IPU and {pair[1]!r} after the second, but all iterations are one "
+                    "program. Set it before the loop, so that it is handed on, or loop over a "
+                    "range or a data set that has these values."
+                )
+
+    def _is_handed_on(self, first: Pass, before: Any, middle: Any, after: Any) -> bool:
+        """Returns whether a variable has another value of the same form after each pass."""
+        if middle is before:
+            return False
+        leaves = [keras.tree.flatten(each) for each in (before, middle, after)]
+        if len(leaves[0]) != len(leaves[1]) or len(leaves[1]) != len(leaves[2]):
+            return False
+        if not all(_is_number(each) for each in (*leaves[0], *leaves[1])):
+            return False
+        return any(
+            self.tracker.maker_of(each) is first
+            if isinstance(each, torch.Tensor)
+            else isinstance(other, torch.Tensor) or not np.array_equal(each, other)
+            for each, other in zip(leaves[1], leaves[0], strict=True)
+        )
+
+    def _counter(self, ordinal: int, value: Any) -> torch.Tensor:
+        """Returns a tensor that stands for the variable of a loop."""
+        with disable_current_modes():
+            counter = as_counter(loop_values([value])[0])
+        self._counters[id(counter)] = (counter, ordinal)
+        return counter
+
+    def _note_uses(self, values: Any) -> None:
+        for leaf in keras.tree.flatten(values):
+            if isinstance(leaf, torch.Tensor):
+                self.tracker.note_use(leaf)
+
+
+_OF_PYTHON = (bool, int, float, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, torch.Tensor)) or hasattr(value, "__array__")
+
+
+def _acts_of(each: Pass) -> list[int]:
+    """Returns the ids of the objects that a pass reads, sends to or updates."""
+    inner = [] if each.loop is None else [len(each.loop.values), *_acts_of(each.loop.body)]
+    updated = [x for update in each.updates for x in (update.optimizer, *update.variables)]
+    return [id(x) for x in (*each.reads, *(queue for queue, _ in each.sent), *updated)] + inner
+
+
+def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
+    """Returns the loops of the device, and the record of the code inside all of them."""
+    loops, body = [], outermost
+    while body.loop is not None:
+        if body.acts:
+            raise compiler_error(
+                "This function calls next(), enqueue() or an optimizer outside of its loop on the "
+                "IPU, too, but they can only be called in each iteration. Move these calls into "
+                "the loop."
+            )
+        loops.append(body.loop)
+        body = body.loop.body
+    if len(loops) > 1 and any(loop.carried for loop in loops):
+        raise compiler_error(
+            "Nested loops on the IPU cannot hand on values from one iteration to the next. Write "
+            "one loop."
+        )
+    return tuple(loops), body
+
+
+def loop_values(values: Sequence[Any]) -> torch.Tensor:
+    """Returns the values of a loop's variable as a tensor of the device."""
+    if hasattr(values, "__array__"):
+        found = torch.as_tensor(np.array(values))
+        has_type = True
+    else:
+        plain = [left(value) for value in values]
+        found = torch.as_tensor(np.array(plain))
+        has_type = any(hasattr(each, "__array__") for each in plain)
+    if has_type and not found.is_floating_point():
+        return found
+    return found.float() if found.is_floating_point() else found.int()
+
+
+def as_counter(value: torch.Tensor) -> torch.Tensor:
+    """Marks a loop's variable as a Python number, which has no type of its own."""
+    value.is_number_of_python = True  # type: ignore[attr-defined]
+    return value

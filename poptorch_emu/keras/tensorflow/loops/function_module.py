@@ -1,0 +1,211 @@
+"""A function as a PyTorch module that can be traced: one iteration of its loop.
+
+The module holds the variables of Keras that the function uses, and the values that its loop hands
+on from one iteration to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import torch
+
+from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.captured_model import (
+    StoringScope,
+    device_random_numbers,
+    named_variables,
+)
+from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device, read_variables
+from poptorch_emu.keras.capture.symbolic_values import entered, in_graph
+from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
+from poptorch_emu.keras.tensorflow.loops.discovery import Discovered
+from poptorch_emu.keras.tensorflow.loops.iteration import Iteration
+from poptorch_emu.ops import identity_loss
+
+
+class CapturedFunction(torch.nn.Module):
+    """Runs one iteration of a function.
+
+    Its forward takes a flag that is set in the first iteration, the tensors of the elements that
+    the iteration reads, the variables of its loops if they are used, the tensors among the
+    arguments, and Keras's integer variables. It returns, as separate outputs, the loss of a
+    training function, the tensors of the result, and the tensors for queues.
+
+    Attributes:
+        variables: variables of Keras, by the names of the parameters.
+        trained: variables that an optimiser updates.
+        integers: further variables, whose values are inputs of each run.
+        discovered: result of the function's first run.
+        forms: structure of the result and of the values sent, without elements.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        discovered: Discovered,
+        replicas: int,
+        loss_factor: float = 1,
+    ) -> None:
+        """Registers the variables of the function.
+
+        Args:
+            function: Python function.
+            arguments: (positional arguments, keyword arguments), with tensors of PyTorch.
+            discovered: result of the function's first run.
+            replicas: number of replicas among which elements are divided.
+            loss_factor: factor of the loss at the start of back-propagation.
+        """
+        super().__init__()
+        self._loss_factor = loss_factor
+        self.discovered = discovered
+        self._held = (function, arguments)
+        self._replicas = replicas
+        self._traced: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
+        update = discovered.body.update
+        trained = {} if update is None else {id(each): each for each in update.variables}
+        used = {id(each): each for each in discovered.variables.used if not _is_seed(each)}
+        self.counts = [each.optimizer.iterations for each in discovered.body.updates]
+        self.counts = list({id(each): each for each in self.counts}.values())
+        if not discovered.body.is_in_program:
+            self.counts.clear()
+        for each in self.counts:
+            used.pop(id(each), None)
+            standing_in = keras_counterpart(each)
+            used[id(standing_in)] = standing_in
+        # A device can only hold states that are floating-point numbers.
+        self.integers = [each for each in used.values() if not _is_floating(each)]
+        for each in self.integers:
+            del used[id(each)]
+        self.variables = named_variables(list(used.values()))
+        self.trained = {name: each for name, each in self.variables.items() if id(each) in trained}
+        for name, variable in self.variables.items():
+            self.register_parameter(name, variable.value)
+        self._states: list[str] = []
+        for number, leaf in enumerate(discovered.handed_on):
+            kind = leaf.dtype if leaf.is_floating_point() else torch.float32
+            state = torch.nn.Parameter(torch.zeros(leaf.shape, dtype=kind), requires_grad=False)
+            self._states.append(f"handed_on_{number}")
+            self.register_parameter(self._states[-1], state)
+
+    @property
+    def forms(self) -> tuple[Any, list[Any]]:
+        """The forms of (result, values for each queue); see the class."""
+        return self._traced["forms"]  # type: ignore[no-any-return]
+
+    def forward(self, is_first: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Runs the function."""
+        function, (args, kwargs) = self._held
+        device = is_first.device
+        states = [getattr(self, name) for name in self._states]
+        iteration = Iteration(self.discovered, self._replicas, is_first, tensors, states)
+        args, kwargs = iteration.with_own_tensors((args, kwargs))
+        integers = [each.value for each in self.integers]
+        given = dict(zip(map(id, self.integers), iteration.with_own_tensors(integers), strict=True))
+        values = {name: getattr(self, name) for name in self.variables}
+        with (
+            iteration.active(),
+            captured_calls(function),
+            keras.device(str(device)),
+            _ReadingScope(
+                given, self.counts, self.variables, values, device, (), self.trained.values()
+            ) as scope,
+            device_random_numbers(),
+            torch.enable_grad(),
+            in_graph(),
+        ):
+            result = read_variables(function(*entered(args), **entered(kwargs)))
+        outputs = self._outputs(iteration, result, device)
+        if scope.has_pending:  # Outputs may alias variables whose new values are stored below.
+            outputs = [each.clone() for each in outputs]
+        scope.store_all()
+        return tuple(outputs)
+
+    def _outputs(
+        self, iteration: Iteration, result: Any, device: torch.device
+    ) -> list[torch.Tensor]:
+        body = iteration.body()
+        sent = [value for _, value in body.sent]
+        self._traced["forms"] = keras.tree.map_structure(form_of_value, (result, sent))
+        leaves = filter(is_of_device, keras.tree.flatten((result, sent)))
+        outputs = [x.detach().to(device) for x in leaves]
+        if body.update is not None:
+            identity_loss(body.update.loss * self._loss_factor, "none")
+            outputs.insert(0, body.update.loss)
+        return outputs or [torch.zeros((), device=device)]
+
+
+def _is_floating(variable: Any) -> bool:
+    return "float" in keras.backend.standardize_dtype(variable.dtype)
+
+
+def _is_seed(variable: Any) -> bool:
+    """Returns whether a variable is a random generator's state, which the device has itself."""
+    return bool(variable.name == "seed_generator_state")
+
+
+class _ReadingScope(StoringScope):
+    """Gives variables that no optimiser updates their own gradient, because a tape may ask for it.
+
+    The loss does not depend on these gradients. Integer variables have the values that the host
+    gives them in each run. Assignments are stored at the end of the iteration, so that values read
+    earlier stay unchanged.
+    """
+
+    def __init__(
+        self, given: Mapping[int, torch.Tensor], counts: Sequence[Any], *args: Any
+    ) -> None:
+        super().__init__(*args)
+        self._given = given  # Values of integers, by the ids of their variables.
+        self._counts = {id(each): keras_counterpart(each) for each in counts}
+        self._leaves: dict[int, torch.Tensor] = {}
+        self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Returns the current value of a variable."""
+        if id(variable) in self._given:
+            return self._given[id(variable)]
+        if id(variable) in self._counts:
+            return self.get_current_value(self._counts[id(variable)]).to(torch.int64)
+        stored = super().get_current_value(variable)
+        _, value = self._pending.get(id(variable), (None, stored))
+        if stored is None or not stored.requires_grad or self.is_trained(variable):
+            return value
+        if id(variable) not in self._leaves:
+            self._leaves[id(variable)] = value.detach().requires_grad_()
+        return self._leaves[id(variable)]
+
+    def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
+        """Stores a new value of a variable.
+
+        Raises:
+            Error: the variable is an integer, which cannot return from the device.
+        """
+        if id(update[0]) in self._counts:
+            update = self._counts[id(update[0])], update[1].float()
+        if id(update[0]) in self._given:
+            raise compiler_error(
+                f"A function on the IPU assigns to variable {update[0].path!r} of the type "
+                f"{update[0].dtype}, which is not brought back. Give it the type float32, or "
+                "return the number, and assign it on the host."
+            )
+        super().add_update(update)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any variable has a value to be stored."""
+        return bool(self._pending)
+
+    def store_all(self) -> None:
+        """Stores all new values in their variables."""
+        with torch.no_grad():
+            for stored, value in self._pending.values():
+                stored.copy_(value)
+
+    def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
+        self._pending[id(variable)] = (stored, value)
+        self._leaves.pop(id(variable), None)

@@ -1,0 +1,38 @@
+"""Local variables of a running function: read and changed between the passes of its loop."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from poptorch_emu.keras.capture.symbolic_values import entered, left
+
+_HERE = str(Path(__file__).parent)
+# Before Python 3.13, f_locals is a copy of the frame's variables.
+_SHOWS_COPIES = sys.version_info < (3, 13)
+
+
+def frame_of_loop() -> FrameType:
+    """Returns the frame of the function whose loop calls a generator of this package."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_HERE):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame
+
+
+def local_variables(frame: FrameType) -> dict[str, Any]:
+    """Returns the local variables of a function that is running."""
+    return {name: left(value) for name, value in frame.f_locals.items()}
+
+
+def set_local_variables(frame: FrameType, values: Mapping[str, Any]) -> None:
+    """Assigns values to local variables of a running function."""
+    shown = frame.f_locals
+    shown.update({name: entered(value) for name, value in values.items()})
+    if _SHOWS_COPIES:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

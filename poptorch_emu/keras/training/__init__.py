@@ -1,0 +1,1 @@
+"""`fit`, `evaluate` and `predict` on virtual IPUs."""

@@ -1,0 +1,1 @@
+"""One trace: runs `forward` and backward, and compares two captures."""

@@ -1,0 +1,1 @@
+"""Fake tensors, and the tensor metadata of results: shapes, strides and types."""

@@ -1,0 +1,1 @@
+"""Parameters, buffers and Python attributes of a module during its trace."""

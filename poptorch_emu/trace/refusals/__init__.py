@@ -1,0 +1,1 @@
+"""What cannot be captured, with the user's line and an alternative; strict mode."""

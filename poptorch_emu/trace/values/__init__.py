@@ -1,0 +1,1 @@
+"""Values that are known during a trace: constants, guarded inputs and integer state."""
