@@ -27,4 +27,4 @@ def set_recomputation(options: Options, choice: str) -> None:
     """
     check_options(options)
     check_choice("recomputation", choice, [known.value for known in HostRecomputation])
-    options._host_recomputation = HostRecomputation(choice)
+    options.Emulator.host_recomputation = HostRecomputation(choice)

@@ -20,4 +20,4 @@ def set_latencies(options: Options, choice: str) -> None:
     """
     check_options(options)
     check_choice("latencies", choice, ("measured", "modelled"))
-    options._has_modelled_latencies = choice == "modelled"
+    options.Emulator.has_modelled_latencies = choice == "modelled"

@@ -50,6 +50,6 @@ def set_schedule(options: Options, order: str | TableConfig) -> None:
             "options.setExecutionStrategy(poptorch.PipelinedExecution(...)) first."
         )
     if isinstance(order, TableConfig):
-        strategy._table = TableConfig(order.name, order.stages_per_ipu, order.rows)
+        strategy.set_order(TableConfig(order.name, order.stages_per_ipu, order.rows))
     else:
-        strategy._order, strategy._table = PipelineOrder(order), None
+        strategy.set_order(PipelineOrder(order))

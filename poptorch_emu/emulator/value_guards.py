@@ -46,4 +46,4 @@ def set_value_guards(options: Options, *, max_programs: int = 8) -> None:
         raise TypeError(f"max_programs must be an integer, but got {described(max_programs)}.")
     if max_programs < 1:
         raise ValueError(f"max_programs must be at least 1, not {max_programs}.")
-    options._max_guarded_programs = max_programs
+    options.Emulator.max_guarded_programs = max_programs

@@ -166,7 +166,7 @@ class DeviceModel:
         options = self._options.clone()
         present = options._execution_strategy
         if isinstance(present, PipelinedExecution):
-            strategy._order, strategy._table = present._order, present._table
+            strategy.set_order(present.order)
         options.setExecutionStrategy(strategy)
         options._freeze()
         self._options = options

@@ -80,7 +80,7 @@ class PoplarExecutor:
         self._args_parser = ArgsParser(model)
         link = OptimizerLink(optimizer, optimizer_settings(kept)) if training else None
         self._on_device = on_device = DeviceModel(model, self._user_model, kept, self, link)
-        if kept._has_modelled_latencies:
+        if kept.Emulator.has_modelled_latencies:
             to_modelled = partial(on_device.compilation.modelled_spans, kept)
             on_device.measurement.modelled = to_modelled
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from poptorch_emu.config import HostRecomputation
 from poptorch_emu.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
@@ -27,6 +26,7 @@ from poptorch_emu.options.base import (
 )
 from poptorch_emu.options.compilation_progress import ProgressBar
 from poptorch_emu.options.distributed import _DistributedOptions
+from poptorch_emu.options.emulator_options import EmulatorOptions
 from poptorch_emu.options.popart import _PopartOptions
 from poptorch_emu.options.precision import _PrecisionOptions
 from poptorch_emu.options.reporting import ReportingOptions
@@ -79,9 +79,7 @@ class Options(ReportingOptions, path="options"):
         self._tensor_locations = _TensorLocationOptions()
         self._execution_strategy: _IExecutionStrategy = PipelinedExecution()
         self._progress_bar = ProgressBar()
-        self._host_recomputation = HostRecomputation.AUTOMATIC
-        self._has_modelled_latencies = False
-        self._max_guarded_programs = 0
+        self._emulator = EmulatorOptions()
         self._relax_optimizer_checks = False
         self._show_compilation_progress_bar = True
         self._module_namescope_enabled = True
@@ -119,6 +117,11 @@ class Options(ReportingOptions, path="options"):
     def TensorLocations(self) -> _TensorLocationOptions:
         """Options of the memory that holds each kind of tensor."""
         return self._tensor_locations
+
+    @property
+    def Emulator(self) -> EmulatorOptions:
+        """Settings of the emulator, which `emulator.set_latencies` and its neighbours set."""
+        return self._emulator
 
     @property
     def _Popart(self) -> _PopartOptions:
@@ -396,7 +399,15 @@ class Options(ReportingOptions, path="options"):
 
     def __repr__(self) -> str:
         """Returns the values, then the groups of options in alphabetical order."""
-        names = ("Distributed", "Jit", "Precision", "TensorLocations", "Training", "_Popart")
+        names = (
+            "Distributed",
+            "Emulator",
+            "Jit",
+            "Precision",
+            "TensorLocations",
+            "Training",
+            "_Popart",
+        )
         return format_fields(
             type(self).__name__, {**self._values, **{name: getattr(self, name) for name in names}}
         )

@@ -165,8 +165,7 @@ class PipelinedExecution(_IExecutionStrategy):
             AssertionError: a block is named twice, or an id is not a string.
         """
         super().__init__()
-        self._order = PipelineOrder.GROUPED
-        self._table: TableConfig | None = None
+        self._order: PipelineOrder | TableConfig = PipelineOrder.GROUPED
         self._auto_stage: AutoStage | None = None
         self._stages: list[Stage] = []
         if not args:
@@ -180,6 +179,15 @@ class PipelinedExecution(_IExecutionStrategy):
     def backendOptions(self) -> dict[str, Any]:
         """Returns the entries of the strategy in `Options.toDict()` (exact)."""
         return {"execution_mode": self._execution_mode}
+
+    @property
+    def order(self) -> PipelineOrder | TableConfig:
+        """Order of the stages, or the table that schedules them (see `emulator.set_schedule`)."""
+        return self._order
+
+    def set_order(self, order: PipelineOrder | TableConfig) -> None:
+        """Sets the order or the table; `emulator.set_schedule` also checks it."""
+        self._order = order
 
 
 class ShardedExecution(PipelinedExecution):
@@ -277,6 +285,10 @@ class SerialPhasedExecution(_IPhasedExecution):
         return self
 
 
+def _order_config(order: PipelineOrder | TableConfig) -> dict[str, Any]:
+    return {"table" if isinstance(order, TableConfig) else "order": order}
+
+
 def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
     """Returns the immutable form of a strategy."""
     if isinstance(strategy, PipelinedExecution):
@@ -285,8 +297,7 @@ def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
             kind=StrategyKind.SHARDED if is_sharded else StrategyKind.PIPELINED,
             stages=tuple(_stage_config(stage, phase=0) for stage in strategy._stages),
             auto_stage=strategy._auto_stage,
-            order=strategy._order,
-            table=strategy._table,
+            **_order_config(strategy.order),
         )
     assert isinstance(strategy, _IPhasedExecution), "every strategy is pipelined or phased"
     return StrategyConfig(
