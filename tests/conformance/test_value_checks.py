@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.wrapped_functions import X, asserted_chain, run, wrapped
+from support.wrapped_functions import X, asserted_chain, asserted_number, run, wrapped
 
 import poptorch_emu as poptorch
 
@@ -62,7 +62,15 @@ def raised_with_a_choice_of_words(self, x):
     return x + 1
 
 
+def raised_for_a_number(self, x):
+    limit = x.shape[0]
+    if limit + 1 != (x > 0).sum().item():
+        raise ValueError("another number")
+    return x + 1
+
+
 CHECKS = [
+    asserted_number, raised_for_a_number,
     raised_with_a_choice_of_words,
     asserted, asserted_chain, asserted_within_try, raised, raised_unless, checked,
     checked_with, asserted_by_torch, asserted_later,
@@ -111,9 +119,29 @@ def one_of_two(self, x):
     return x
 
 
+def number_computed_with(self, x):
+    if x.sum().item() + 1 < 0:
+        raise ValueError
+    return x
+
+
+def number_that_decides(self, x):
+    return x if x.sum().item() > 0 else -x
+
+
+def number_kept_beside_a_check(self, x):
+    if (total := x.sum().item()) < 0:
+        raise ValueError
+    return x + total
+
+
 @pytest.mark.parametrize(
-    "forward", [decided, decided_by_a_check, raised_after_a_change, one_of_two]
-)
+    "forward",
+    [
+        decided, decided_by_a_check, raised_after_a_change, one_of_two,
+        number_computed_with, number_that_decides, number_kept_beside_a_check,
+    ],
+)  # fmt: skip
 def test_condition_that_may_decide_something_then_refused(forward) -> None:
     with pytest.raises(poptorch.Error, match="reads a value that only exists when the model runs"):
         run(forward, X)
@@ -125,6 +153,16 @@ def test_check_of_a_known_value_that_fails_then_its_error() -> None:
         return x
 
     with pytest.raises(AssertionError, match="known"):
+        run(forward, X)
+
+
+def test_check_of_a_known_number_that_fails_then_its_error() -> None:
+    def forward(self, x):
+        if torch.arange(3).max().item() > 1:
+            raise ValueError("known")
+        return x
+
+    with pytest.raises(ValueError, match="known"):
         run(forward, X)
 
 

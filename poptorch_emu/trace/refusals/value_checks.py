@@ -6,10 +6,8 @@ omits the check, because a trace has no values. Each line is named in one warnin
 
 from __future__ import annotations
 
-import dis
 import sys
-from functools import cache
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.torch_versions import CHECKS
 from poptorch_emu.trace.places.source_line import user_source
 from poptorch_emu.trace.refusals import leniency
+from poptorch_emu.trace.refusals.check_code import passing_comparison, passing_value
 from poptorch_emu.trace.refusals.refusal import READS_A_VALUE
 from poptorch_emu.troubleshooting import Topic
 
@@ -26,8 +25,37 @@ _ASSERTIONS = frozenset({torch.ops.aten._assert_async.default, torch.ops.aten._a
 # Paths of code between the read of a value and the code that tests the value.
 _BETWEEN = ("torch/_tensor.py", "torch/overrides.py", "torch/utils/", "torch/_subclasses/")
 _PACKAGE = __file__.rpartition("trace")[0]
-_JUMPS = frozenset({"TO_BOOL", "NOT_TAKEN", "CACHE", "PRECALL", "EXTENDED_ARG", "NOP"})
-_MOVES_ON = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "RERAISE", "FOR_ITER", "SEND")
+
+
+class _Passing:
+    """Stands for a number that a check compares. Each comparison has the outcome that passes."""
+
+    def __init__(self, outcome: bool) -> None:
+        self._outcome = outcome
+
+    def _compare(self, _: Any) -> bool:
+        return self._outcome
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compare
+    __eq__ = __ne__ = _compare
+
+
+# Outcome of the comparison whose number `item` reads, and whether the trace has no such number.
+_awaited: bool | None = None
+_is_unread = False
+
+
+def item(tensor: torch.Tensor) -> Any:
+    """Returns `tensor.item()`, or an object that passes the running check if that compares it."""
+    global _awaited, _is_unread
+    frame = _users_frame()
+    if frame is not None:
+        _awaited = passing_comparison(frame.f_code, frame.f_lasti)
+    try:
+        value = tensor.item()
+        return _Passing(_awaited) if _awaited is not None and _is_unread else value
+    finally:
+        _awaited, _is_unread = None, False
 
 
 def outcome_of_check(reader: Any) -> bool | None:
@@ -39,17 +67,28 @@ def outcome_of_check(reader: Any) -> bool | None:
     Raises:
         Error: strict mode is on.
     """
+    global _is_unread
     if reader not in READS_A_VALUE:
         return None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_between(frame.f_code.co_filename):
-        frame = frame.f_back
+    if _awaited is not None:
+        _is_unread = True
+        _tolerate()
+        return True
+    frame = _users_frame()
     if frame is None:
         return None
-    outcome = True if frame.f_code in CHECKS else _passing_value(frame.f_code, frame.f_lasti)
+    outcome = True if frame.f_code in CHECKS else passing_value(frame.f_code, frame.f_lasti)
     if outcome is not None:
         _tolerate()
     return outcome
+
+
+def _users_frame() -> FrameType | None:
+    """Returns the frame of the code that reads a value."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_between(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def warn_of_assertion(func: Any) -> None:
@@ -73,82 +112,3 @@ def _tolerate() -> None:
 
 def _is_between(file: str) -> bool:
     return file.startswith(_PACKAGE) or any(part in file for part in _BETWEEN)
-
-
-@cache
-def _passing_value(code: CodeType, offset: int) -> bool | None:
-    """Returns the truth value that lets a test pass; None if no branch of it raises.
-
-    Args:
-        code: code of the function that contains the test.
-        offset: offset of a conditional jump, or of a call whose result is tested.
-    """
-    steps = list(dis.get_instructions(code))
-    place_of = {step.offset: index for index, step in enumerate(steps)}
-    place = place_of.get(offset)
-    if place is None:
-        return None
-    is_call = steps[place].opname.startswith("CALL")
-    tests = (index for index in range(place + is_call, len(steps)) if not _is_part(steps[index]))
-    test = next(tests, None)
-    if test is None or "JUMP" not in steps[test].opname:
-        return None
-    jump = steps[test]
-    if_true = jump.opname.endswith("IF_TRUE")
-    if not (if_true or jump.opname.endswith("IF_FALSE")):
-        return None
-    target = place_of[jump.argval]
-    is_caught = _is_caught(code, offset)
-    if _only_raises(steps, test + 1, is_caught):
-        return if_true
-    return not if_true if _only_raises(steps, target, is_caught) else None
-
-
-def _is_part(step: dis.Instruction) -> bool:
-    """Returns whether an instruction belongs to the jump after it."""
-    return step.opname in _JUMPS
-
-
-def _is_caught(code: CodeType, offset: int) -> bool:
-    """Returns whether a function may catch the exception of an instruction and continue."""
-    entries = getattr(dis.Bytecode(code), "exception_entries", None)
-    if entries is None:  # Python 3.10.
-        return any(step.opname.startswith("SETUP_") for step in dis.get_instructions(code))
-    return any(entry.start <= offset < entry.end for entry in entries)
-
-
-def _only_raises(steps: list[dis.Instruction], start: int, is_caught: bool) -> bool:
-    """Returns whether all code from `start` on only makes an exception and raises it.
-
-    If the function may catch exceptions, only an AssertionError counts as an error.
-    """
-    place_of = {step.offset: index for index, step in enumerate(steps)}
-    pending, seen = [start], set[int]()
-    while pending:
-        place = pending.pop()
-        if place in seen or place == len(steps):
-            continue
-        seen.add(place)
-        step = steps[place]
-        is_caught &= not _names_assertion(step)
-        if step.opname == "RAISE_VARARGS" and step.argval == 1:
-            continue
-        if _goes_on(step):
-            return False
-        if "JUMP" in step.opname:
-            pending.append(place_of[step.argval])
-        if not step.opname.startswith("JUMP_") or "_IF_" in step.opname:
-            pending.append(place + 1)
-    return not is_caught
-
-
-def _goes_on(step: dis.Instruction) -> bool:
-    """Returns whether an instruction has a lasting effect, or ends without an exception."""
-    # pytest rewrites asserts and stores their operands in variables with this prefix.
-    is_of_pytest = str(step.argval).startswith("@py_")
-    return step.opname.startswith(_MOVES_ON) and not is_of_pytest
-
-
-def _names_assertion(step: dis.Instruction) -> bool:
-    is_global = step.opname == "LOAD_GLOBAL" and step.argval == "AssertionError"
-    return is_global or step.opname in ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")
