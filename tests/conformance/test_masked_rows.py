@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.wrapped_functions import options, run, wrapped
 from torch import nn
 
@@ -46,7 +47,23 @@ def cast(a, b):
     return result
 
 
-@pytest.mark.parametrize("function", [copied, rows, of_elements, singular, cast])
+def layer(a, b):
+    """A linear layer, and then a function without a value or derivative at the other places."""
+    mask, result = b[:, 0] > 0, a * 2
+    result[mask] = 1 / (F.linear(b[mask], a[:2]) - 1)
+    return result
+
+
+def embedded(a, b):
+    mask, result = b[:, 0] > 0, a * 2
+    result[mask] = F.embedding((b[:, 0] > 1).long()[mask], a)
+    return result
+
+
+FUNCTIONS = [copied, rows, of_elements, singular, cast, layer, embedded]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_rows_of_a_mask_when_assigned_to_its_places_then_values_of_pytorch(function) -> None:
     executor = wrapped(lambda self, a, b: function(a, b))
     for a, b in ((A, B), (B, A), (A, -B.abs())):
@@ -64,7 +81,7 @@ class Model(nn.Module):
         return poptorch.identity_loss(result.square().sum(), reduction="none")
 
 
-@pytest.mark.parametrize("function", [copied, rows, of_elements, singular, cast])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_rows_of_a_mask_when_trained_then_gradients_of_pytorch(function) -> None:
     model, plain = Model(function), Model(function)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
@@ -116,6 +133,9 @@ REFUSED = {
     "condition": lambda a, b: a if a[b > 0] else b,
     "returned": lambda a, b: (a, [a[b > 0]]),
     "product": lambda a, b: a[b[:, 0] > 0] @ a.T,
+    "weights": lambda a, b: F.linear(a, a[b[:, 0] > 0]),
+    "elements": lambda a, b: F.linear(a[b > 0], a.new_ones(1, 4)),
+    "renormalised": lambda a, b: F.embedding((b > 0).long()[b > 0], a, max_norm=1.0),
 }
 
 

@@ -1,7 +1,8 @@
 """Rows selected by a mask (`x[mask]`) and assigned to the same places (`y[mask] = ...`).
 
 The number of rows depends on data, but the result of the assignment is static: `torch.where`. Until
-then the rows stay at their places, and only elementwise functions may use them.
+then the rows stay at their places, and only elementwise functions, linear layers and embeddings may
+use them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import fx
 
 from poptorch_emu.errors import Error
@@ -20,6 +22,8 @@ from poptorch_emu.trace.recording.regions import current
 from poptorch_emu.trace.refusals import refusal
 
 _CASTS = frozenset({"to", "float", "half", "double", "int", "long", "bool", "detach"})
+# Functions that compute each row from its own features and from weights.
+_BY_ROW = frozenset({F.embedding, F.linear})
 _INDEX = torch.ops.aten.index.Tensor
 
 
@@ -72,15 +76,17 @@ class MaskedRows(Iterator[Any]):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Applies an elementwise function to the rows.
+        """Applies a function to each row.
 
         Raises:
-            Error: the function is not elementwise, or another tensor differs between rows.
+            Error: the function may combine rows, or another tensor differs between rows.
         """
         leaves = pytree.tree_leaves((args, dict(kwargs or {})))
         rows = [leaf for leaf in leaves if isinstance(leaf, cls)]
         others = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         first = rows[0]
+        if func in _BY_ROW:
+            return first._by_row(func, len(rows), args, dict(kwargs or {}))
         fits = all(
             each._mask_state == _state(first.mask) and each.full.shape == first.full.shape
             for each in rows
@@ -89,6 +95,25 @@ class MaskedRows(Iterator[Any]):
             raise first.error
         args, kwargs = pytree.tree_map_only(cls, lambda each: each.full, (args, dict(kwargs or {})))
         return cls(func(*args, **kwargs), first.mask, first.error)
+
+    def _by_row(
+        self, func: Callable[..., Any], num_rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> MaskedRows:
+        """Applies a linear layer or an embedding, whose weights get gradients from the rows alone.
+
+        The other places are filled before and after it, so that no infinite value or derivative
+        reaches the weights from there.
+        """
+        is_embedding = func is F.embedding
+        has_features = self.full.dim() > self.mask.dim()
+        is_alone = num_rows == 1 and args and args[0] is self and kwargs.get("max_norm") is None
+        if not (is_alone and (is_embedding or has_features)):
+            raise self.error
+        fill = torch.zeros_like(self.full) if is_embedding else torch.ones_like(self.full)
+        rows = torch.where(_expanded(self.mask, self.full), self.full, fill)
+        result = func(rows, *args[1:], **kwargs)
+        kept = torch.where(_expanded(self.mask, result), result, torch.ones_like(result))
+        return MaskedRows(kept, self.mask, self.error)
 
     def __getattr__(self, name: str) -> Any:
         """Returns PyTorch's function for a method of tensors."""
