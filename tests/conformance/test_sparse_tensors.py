@@ -21,12 +21,14 @@ pytestmark = [
 
 X = torch.ones(3, 3)
 EDGES = torch.tensor([[0, 1], [1, 2]])
+POINTERS = torch.tensor([0, 1, 2, 2])
 OF_HOST = torch.eye(3).to_sparse()
 with warnings.catch_warnings(action="ignore"):
     ROWS_OF_HOST = torch.eye(3).to_sparse_csr()
 
 MADE_IN_FORWARD = {
     "of indices": lambda x: torch.sparse_coo_tensor(EDGES, x[0, :2], (3, 3)) @ x,
+    "of rows": lambda x: torch.sparse_csr_tensor(POINTERS, EDGES[1], x[0, :2], (3, 3)) @ x,
     "coordinates": lambda x: x.to_sparse().to_dense(),
     "rows": lambda x: x.to_sparse_csr() @ x,
     "columns": lambda x: x.to_sparse_csc().to_dense(),

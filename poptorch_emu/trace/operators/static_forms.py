@@ -20,6 +20,7 @@ from poptorch_emu.torch_versions import (
     grouped_mm,
     pack_padded_sequence,
     pad_packed_sequence,
+    pytree,
 )
 from poptorch_emu.trace.model_state import quantisation
 from poptorch_emu.trace.operators import dynamic_slices
@@ -27,7 +28,7 @@ from poptorch_emu.trace.places.source_line import user_source
 from poptorch_emu.trace.pytorch import host_draws
 from poptorch_emu.trace.recording import host_moves, host_writes
 from poptorch_emu.trace.recording.regions import current
-from poptorch_emu.trace.refusals import refusal
+from poptorch_emu.trace.refusals import refusal, value_checks
 from poptorch_emu.trace.values import decided_draws, value_guards
 from poptorch_emu.trace.values.host_backed import HostBacked
 from poptorch_emu.troubleshooting import Topic
@@ -249,10 +250,10 @@ def _numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _item(tensor: torch.Tensor) -> Any:
-    """Returns the value of a tensor; a random number becomes a symbolic draw."""
+    """Returns the value of a tensor; a random draw and a number of a check become objects."""
     node = current().recorder.find(tensor) if isinstance(tensor, FakeTensor) else None
     is_draw = node is not None and decided_draws.is_uniform(node)
-    return host_draws.Draw(0.0, 1.0) if is_draw else tensor.item()
+    return host_draws.Draw(0.0, 1.0) if is_draw else value_checks.item(tensor)
 
 
 def _array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -323,6 +324,18 @@ def _assert_tensor_metadata(a: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     torch.ops.aten._assert_tensor_metadata.default(a, *args, **kwargs)
 
 
+def _compressed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that makes compressed sparse tensors of the host, and refuses others."""
+
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if any(isinstance(each, FakeTensor) for each in pytree.tree_leaves((args, kwargs))):
+            raise refusal.sparse_result(function.__name__, "is compressed")
+        result: torch.Tensor = function(*args, **kwargs)
+        return result
+
+    return make
+
+
 STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._assert_tensor_metadata.default: _assert_tensor_metadata,
     torch.fused_moving_avg_obs_fake_quant: quantisation.fused_fake_quantisation,
@@ -349,6 +362,16 @@ STATIC_FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__array__: _array,
     torch.Tensor.cpu: host_moves.cpu,
     torch.Tensor.to: host_moves.to,
+    **{
+        each: _compressed(each)
+        for each in (
+            torch.sparse_bsc_tensor,
+            torch.sparse_bsr_tensor,
+            torch.sparse_compressed_tensor,
+            torch.sparse_csc_tensor,
+            torch.sparse_csr_tensor,
+        )
+    },
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch.Tensor.item: _item,
     torch.Tensor.numpy: _numpy,

@@ -138,9 +138,19 @@ def check_dense(func: Any, result: Any, record: NodeRecord) -> None:
             f"sparse ({layout}), but a compiled graph has dense tensors only. Make the layer with "
             f"sparse=False; {Topic.UNSUPPORTED_OPERATOR}"
         )
-    raise compiler_error(
+    raise sparse_result(func, f"has the layout {layout}")
+
+
+def sparse_result(func: Any, found: str) -> Error:
+    """Returns the error for an operation that makes a sparse tensor.
+
+    Args:
+        func: the operation.
+        found: what its result is, after "but".
+    """
+    return compiler_error(
         f"Type inference failed for {func} at {user_source()}: its result is not a dense tensor, "
-        f"but has the layout {layout}. Use dense tensors (a sparse one as a buffer of row and "
+        f"but {found}. Use dense tensors (a sparse one as a buffer of row and "
         "column indices with index_add or scatter_add), or run that part on the host with "
         f"poptorch.CPU; {Topic.UNSUPPORTED_OPERATOR}"
     )

@@ -153,11 +153,9 @@ class ValueReads:
         Returns:
             None if values are not read, or if this one cannot be; `hint` then says why.
         """
-        if not self._config.max_guarded_programs:
-            return None
         needed = frozenset(sources_of_value(graph, node))
         self._obstacle = next(filter(None, map(self._obstacle_in, needed)), "")
-        if self._obstacle:
+        if self._obstacle or not self._config.max_guarded_programs:
             return None
         with disable_current_modes():
             value = known_value(graph, node, self._value_of)
