@@ -53,7 +53,7 @@ class _Trained(torch.nn.Module):
         found = [t for t in tensors_in(result) if t.is_floating_point() and t.requires_grad]
         if not found:
             raise _NothingTrainedError("No result needs a gradient.")
-        own = [value for value in found[1:] if value.dim() == 0]
+        own = [value.sum() for value in found[1:] if value.numel() == 1]
         loss = sum(own, found[0].float().square().mean())
         return result, poptorch.identity_loss(loss, "mean")
 

@@ -47,7 +47,8 @@ def first_that_runs(
     """Returns a sample with the first of several sets of arguments that PyTorch runs.
 
     Raises:
-        NoSampleError: PyTorch runs none of them; the text is that of the first failure.
+        NoSampleError: PyTorch runs none of them; the text is that of the first failure, or
+            of the first that names no missing argument.
     """
     module.eval()
     failure: Exception | None = None
@@ -59,7 +60,8 @@ def first_that_runs(
                 module(*sample.args, **sample.kwargs)
             return sample
         except Exception as error:
-            failure = failure or error
+            is_clearer = failure is None or "missing" in str(failure)
+            failure = error if is_clearer else failure
     raise NoSampleError(f"{type(failure).__name__}: {failure}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 _SIZES: tuple[tuple[str, Callable[[int], int]], ...] = (
     (r"token_(id|index)$|_token$|^(bos|eos|pad)", lambda v: v if 0 <= v < 99 else 80 + v % 17),
     (r"feat_extract", lambda v: v),
+    (r"feature_layer|select_layer", lambda v: min(v, 1)),
     (r"vocab", lambda v: min(v, 128)),
     (r"(top_k|per_tok|topk)", lambda v: min(v, 2)),
     (r"n_group", lambda v: min(v, 2)),
@@ -40,13 +41,15 @@ def small_value(name: str, value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, float):
-        return 0.0 if "drop" in name else value
+        return 0.0 if "drop" in name else min(value, 0.3) if "coefficient" in name else value
     if isinstance(value, int):
         for pattern, size in _SIZES:
             if re.search(pattern, name):
                 return size(value)
         return value
     if isinstance(value, (list, tuple)) and value and all(type(v) is int for v in value):
+        if "feature_layer" in name:
+            return type(value)(dict.fromkeys(small_value(name, item) for item in value))
         if re.search(r"indices|index|ids|section", name):
             return value
         name = name if re.search(r"heads|size|dim|channels|depth|layers|blocks", name) else "kernel"

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import transformers
 from sample import Library, NoSampleError, Sample, first_that_runs
-from small_sizes import small_value, without_chance
+from small_sizes import without_chance
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING, MODEL_MAPPING_NAMES
+from transformers_configurations import small_config
 
 transformers.logging.set_verbosity_error()
 
@@ -29,9 +30,7 @@ def make(name: str) -> Sample:
     config = small_config(config_class)
     model_class = MODEL_MAPPING[config_class]
     model_class = model_class[0] if isinstance(model_class, (tuple, list)) else model_class
-    with torch.device("meta"):
-        size = sum(value.numel() for value in model_class(config).parameters())
-    if size > _MAX_ELEMENTS:
+    if (size := _size(model_class, config)) > _MAX_ELEMENTS:
         raise NoSampleError(f"The smallest configuration has {size} parameters.")
     torch.manual_seed(0)
     model = model_class(config)
@@ -39,25 +38,13 @@ def make(name: str) -> Sample:
     return first_that_runs(model, list(calls(model, config)))
 
 
-def small_config(config_class: Any, given: dict[str, Any] | None = None) -> Any:
-    """Returns a configuration with small sizes, also in nested configurations."""
-    default = config_class()
-    return config_class(**_small_values(default))
-
-
-def _small_values(config: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in vars(config).items():
-        if key.startswith("_") or key in ("model_type", "transformers_version", "architectures"):
-            continue
-        if isinstance(value, transformers.PretrainedConfig):
-            inner = _small_values(value)
-            values[key] = {**inner, "model_type": value.model_type}
-        elif isinstance(value, dict) and "mrope_section" in value:
-            values[key] = {**value, "mrope_section": [2, 3, 3]}
-        elif (small := small_value(key, value)) != value:
-            values[key] = small
-    return values
+def _size(model_class: Any, config: Any) -> int:
+    """Returns the number of parameters; 0 if the constructor needs values."""
+    try:
+        with torch.device("meta"):
+            return sum(value.numel() for value in model_class(config).parameters())
+    except (NotImplementedError, RuntimeError):
+        return 0
 
 
 def calls(model: Any, config: Any) -> list[dict[str, Any]]:
@@ -77,6 +64,8 @@ def calls(model: Any, config: Any) -> list[dict[str, Any]]:
     ]
     decoder = {"decoder_input_ids": text["input_ids"]}
     found += grids(config)
+    if "grid_thw" in accepted:
+        found += patched(config)
     if main in ("pixel_values", "pixel_values_videos") or "input_ids" not in accepted:
         found += [{**each, **extra} for extra in ({}, decoder) for each in image_inputs]
         found += [{**each, **extra} for extra in ({}, decoder) for each in sound]
@@ -138,21 +127,39 @@ def images(config: Any) -> list[dict[str, Any]]:
 def grids(config: Any) -> list[dict[str, Any]]:
     """Returns text with two images that are cut into patches, with their grids (Qwen-VL)."""
     vision, token = getattr(config, "vision_config", None), getattr(config, "image_token_id", None)
-    merge = getattr(vision, "spatial_merge_size", None)
-    if merge is None or token is None:
+    if not hasattr(vision, "spatial_merge_size") or token is None:
         return []
-    channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
-    size = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
-    side = 2 * merge
+    patches, grid = _patches(vision)
     tokens = torch.randint(5, 79, (2, _TOKENS))
     tokens[:, 2:6] = token
     call = {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),
-        "pixel_values": torch.randn(2 * side * side, size),
-        "image_grid_thw": torch.tensor([[1, side, side]] * 2),
+        "pixel_values": patches,
+        "image_grid_thw": grid,
     }
     return [{**call, "mm_token_type_ids": (tokens == token).int()}, call]
+
+
+def _patches(vision: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the patches of two images, and their grids."""
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
+    size = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
+    side = 2 * (getattr(vision, "spatial_merge_size", None) or 1)
+    return torch.randn(2 * side * side, size), torch.tensor([[1, side, side]] * 2)
+
+
+def patched(config: Any) -> list[dict[str, Any]]:
+    """Returns the patches of two images with their grids, for vision models alone."""
+    if not isinstance(getattr(config, "patch_size", None), int):
+        return []
+    patches, grid = _patches(config)
+    squares = patches.reshape(len(patches), -1, config.patch_size, config.patch_size)
+    return [
+        {name: each, "grid_thw": grid}
+        for name in ("hidden_states", "pixel_values")
+        for each in (patches, squares, squares[None], patches.repeat(1, 2))
+    ]
 
 
 def _bins(config: Any) -> int:
