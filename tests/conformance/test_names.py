@@ -28,10 +28,6 @@ profiling print module_repr setLogLevel logger ipuHardwareIsAvailable ipuHardwar
 isRunningOnIpu createPoptorchError accessAttributes getIpuTensorId poptorch_core __version__
 """.split()
 
-# Names that are still missing. A name that has arrived must leave this list.
-PENDING: set[str] = set()
-CORE_PENDING: set[str] = set()
-
 # Names of PopTorch's C++ module (section 21). Those in CORE_ELSEWHERE raise an error that names the
 # replacement.
 CORE = """
@@ -51,16 +47,10 @@ finalizeGraph compileWithManualTracing processDispatchAndImportExecutable
 """.split()
 
 
-@pytest.mark.parametrize("name", sorted(set(PUBLIC) - PENDING))
+@pytest.mark.parametrize("name", PUBLIC)
 def test_public_name_then_is_there_and_listed(name):
     assert hasattr(poptorch, name)
     assert name in poptorch.__all__
-
-
-@pytest.mark.parametrize("name", sorted(PENDING))
-def test_pending_name_then_is_really_missing(name):
-    assert name in PUBLIC
-    assert not hasattr(poptorch, name), f"{name} has arrived: take it out of PENDING"
 
 
 def test_all_then_lists_nothing_twice_and_only_what_exists():
@@ -68,14 +58,9 @@ def test_all_then_lists_nothing_twice_and_only_what_exists():
     assert [name for name in poptorch.__all__ if not hasattr(poptorch, name)] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(CORE) - CORE_PENDING))
+@pytest.mark.parametrize("name", CORE)
 def test_core_name_then_is_there(name):
     assert hasattr(poptorch.poptorch_core, name)
-
-
-@pytest.mark.parametrize("name", sorted(CORE_PENDING))
-def test_pending_core_name_then_is_really_missing(name):
-    assert not hasattr(poptorch.poptorch_core, name), f"{name} has arrived: take it out"
 
 
 @pytest.mark.parametrize("name", CORE_ELSEWHERE)
