@@ -92,9 +92,13 @@ def test_packed_weight_then_does_not_change_with_the_weight(kernel: int) -> None
 
 @each_kernel
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_product_then_has_the_same_bits_on_any_number_of_threads(
+def test_product_on_any_number_of_threads_then_has_the_same_numbers(
     num_threads: int, kernel: int
 ) -> None:
+    """Our kernels have the same bits; MKL promises that only for one number of threads.
+
+    For example, with `MKL_CBWR=COMPATIBLE` three threads divide the depth of this product.
+    """
     torch.manual_seed(0)
     x, weight, bias = torch.randn(256, 2048), torch.randn(512, 2048), torch.randn(512)
     packed = pack_weight(weight, kernel, 256)
@@ -102,9 +106,14 @@ def test_product_then_has_the_same_bits_on_any_number_of_threads(
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
-        assert torch.equal(packed_linear(x, packed, bias, 512, kernel), expected)
+        found, again = (packed_linear(x, packed, bias, 512, kernel) for _ in range(2))
     finally:
         torch.set_num_threads(before)
+    assert torch.equal(found, again)
+    if kernel == LIBRARY:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+    else:
+        assert torch.equal(found, expected)
 
 
 @each_kernel
