@@ -94,14 +94,7 @@ class ComparisonReport(PrintedReport):
     def plot(self, axes: Any = None) -> Any:
         """Draws the memory of the fullest tile against the bubble by the cycles of the machine.
 
-        Args:
-            axes: matplotlib axes to draw on; by default those of a new figure.
-
-        Returns:
-            the axes.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is the extra `report`.
+        Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         axes = axes_or_new(axes, 8.0, 5.0)
         for candidate in self.candidates:

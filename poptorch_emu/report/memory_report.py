@@ -39,14 +39,7 @@ class MemoryReport(MemoryPlan, PrintedReport):
     def plot(self, axes: Any = None) -> Any:
         """Draws the content of each IPU, on chip and in streaming memory, in MiB.
 
-        Args:
-            axes: matplotlib axes to draw on; by default those of a new figure.
-
-        Returns:
-            the axes.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is the extra `report`.
+        Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         bars = [
             (ipu, store)

@@ -53,14 +53,7 @@ class NumericsReport(Numerics, PrintedReport):
     def plot(self, axes: Any = None) -> Any:
         """Draws the magnitudes of each direction by exponent, and the range of the type.
 
-        Args:
-            axes: matplotlib axes to draw on; by default those of a new figure.
-
-        Returns:
-            the axes.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is the extra `report`.
+        Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         axes = axes_or_new(axes, 8.0, 4.0)
         of = TypeRange.of(self.dtype)

@@ -32,6 +32,12 @@ class Table(NamedTuple):
     num_left: int
 
 
+class Code(str):
+    """Lines that are printed as they are, however long."""
+
+    __slots__ = ()
+
+
 class PrintedReport:
     """A value that prints as lines of text and tables, which its class provides."""
 
@@ -55,6 +61,8 @@ class PrintedReport:
         for part in self._parts(columns):
             if isinstance(part, Table):
                 lines += fitted_table(part.rows, part.num_left, columns)
+            elif isinstance(part, Code):
+                lines += part.splitlines()
             else:
                 lines += wrapped(part, columns) or [""]
         return "\n".join(lines)

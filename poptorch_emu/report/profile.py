@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from poptorch_emu.compile.executable import Executable
 from poptorch_emu.ir.text import to_text
+from poptorch_emu.report.profile_file import EventRow
 from poptorch_emu.report.schedule_grid import to_grid
 from poptorch_emu.report.tile_report import TileReport
 from poptorch_emu.untrusted.files import write_whole
@@ -19,32 +20,11 @@ from poptorch_emu.untrusted.files import write_whole
 _NS_PER_US = 1000.0
 
 
-class RunEvent(Protocol):
-    """One action that ran, as the engine records it."""
-
-    @property
-    def replica(self) -> int: ...  # noqa: D102
-    @property
-    def ipu(self) -> int: ...  # noqa: D102
-    @property
-    def segment(self) -> int: ...  # noqa: D102
-    @property
-    def window(self) -> int: ...  # noqa: D102
-    @property
-    def micro_batch(self) -> int: ...  # noqa: D102
-    @property
-    def worker(self) -> int: ...  # noqa: D102
-    @property
-    def start_ns(self) -> int: ...  # noqa: D102
-    @property
-    def end_ns(self) -> int: ...  # noqa: D102
-
-
 def write_profile(
     folder: Path,
     executable: Executable,
     segments: Sequence[str],
-    events: Sequence[RunEvent],
+    events: Sequence[EventRow],
     num_dropped_events: int = 0,
 ) -> None:
     """Writes graph, schedule and memory as text, and `trace.json` (Chrome's trace format).
@@ -73,7 +53,7 @@ def write_profile(
         write_whole(folder / name, text.encode(errors="backslashreplace"))
 
 
-def _trace_event(event: RunEvent, segments: Sequence[str]) -> dict[str, Any]:
+def _trace_event(event: EventRow, segments: Sequence[str]) -> dict[str, Any]:
     return {
         "name": segments[event.segment],
         "ph": "X",

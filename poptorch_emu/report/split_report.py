@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.split import Split
-from poptorch_emu.report.printed_report import PrintedReport
-from poptorch_emu.report.terminal import (
-    fitted_table,
-    html_lines,
-    html_table,
-    terminal_width,
-    wrapped,
-)
+from poptorch_emu.report.printed_report import Code, PrintedReport, Table
 
 # Columns for the names in a line of code, beside the text around them.
 _CODE_COLUMNS = 50
@@ -47,15 +40,12 @@ class SplitReport(Split, PrintedReport):
             for stage in self.stages
         )
 
-    def __str__(self) -> str:
-        """Returns a line for each stage, and the code."""
-        columns = terminal_width()
-        notes = [line for note in self._notes() for line in wrapped(note, columns)]
-        return "\n".join([*fitted_table(self._rows(), 1, columns), *notes, "", self.code()])
-
-    def _repr_html_(self) -> str:
-        """Returns the same content for a notebook."""
-        return html_table(self._rows(), 1) + html_lines([*self._notes(), self.code()])
+    def _parts(self, columns: int) -> Iterator[str | Table]:
+        yield Table(self._rows(), 1)
+        if not self.fits:
+            yield _TOO_LARGE
+        yield ""
+        yield Code(self.code())
 
     def _rows(self) -> list[list[str]]:
         rows = [["units", "fullest tile KiB", "ms", "IPU"]]
@@ -65,9 +55,6 @@ class SplitReport(Split, PrintedReport):
             milliseconds = f"{stage.cycles / self.clock_hz * 1e3:.3f}"
             rows.append([units, f"{stage.tile_bytes / KIB:.0f}", milliseconds, str(stage.ipu)])
         return rows
-
-    def _notes(self) -> list[str]:
-        return [] if self.fits else [_TOO_LARGE]
 
 
 def _filled(names: Sequence[str]) -> str:

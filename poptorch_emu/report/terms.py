@@ -66,36 +66,24 @@ def _lightness(colour: str) -> float:
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
-# Kinds of work in a timeline; some of them are also parts of a step.
+# Kinds of work in a timeline. If one is also a part of a step, `Part` has its meaning.
 _WORK = (
     Term("forward", "operations of forward", "#2f6fed", "", "F"),
-    Term("recompute", "activations that are computed again for backward", "#8fc1ff", "/", "R"),
+    Term("recompute", "", "#8fc1ff", "/", "R"),
     Term("backward", "operations of backward", "#d9680f", "\\", "B"),
-    Term(
-        "weights",
-        "gradients of weights, where computed separately",
-        "#f2b57a",
-        "-",
-        "W",
-    ),
-    Term("update", "the optimiser's rule", "#7a3fc4", "o", "U"),
-    Term("link", "data from other IPUs of the replica", "#0f7f8a", "x", "l"),
-    Term("exchange", "data between the tiles of an IPU, stashes included", "#35b8a6", ".", "x"),
-    Term("streaming", "data from and to streaming memory", "#c9b02c", "+", "s"),
+    Term("weights", "gradients of weights, where computed separately", "#f2b57a", "-", "W"),
+    Term("update", "", "#7a3fc4", "o", "U"),
+    Term("link", "", "#0f7f8a", "x", "l"),
+    Term("exchange", "", "#35b8a6", ".", "x"),
+    Term("streaming", "", "#c9b02c", "+", "s"),
     Term("host", "waiting for the host", "#8b94a6", "|", "h"),
-    Term(
-        "all-reduce",
-        "sums and shares exchanged by replicas",
-        "#d6407f",
-        "*",
-        "a",
-    ),
+    Term("all-reduce", "", "#d6407f", "*", "a"),
     Term("tracepoint", "the part of your program that a tracepoint marks", "#4a5568", "O"),
     Term("other", "all else", "#aab2c0", "//"),
 )
 _STEP = (
-    Term("compute", "operations, on the tiles", "#3f8f3f"),
-    Term("sync", "starting programs, and waiting for all tiles", "#b9a3e3", "//"),
+    Term("compute", "", "#3f8f3f"),
+    Term("sync", "", "#b9a3e3", "//"),
     Term("low proportion", "", "#a8324a", "\\"),
     Term("host input", "", "#6b7489", "|"),
     Term("host output", "", "#a5aebd", "||"),
@@ -138,8 +126,6 @@ _REPORTS = (
     Term("second report", "the report that was given second", "#b8860b", "/"),
 )
 
-# Names of the parts of a step; the plan of time defines their meanings.
-STEP = tuple(part.word for part in Part)
 _MEANINGS = {part.word: part.meaning for part in Part}
 TERMS: Mapping[str, Term] = {
     term.word: replace(term, meaning=_MEANINGS.get(term.word, term.meaning))

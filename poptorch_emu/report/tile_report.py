@@ -26,14 +26,7 @@ class TileReport(TileMemory, PrintedReport):
     def plot(self, axes: Any = None) -> Any:
         """Draws the mean tile of each IPU at its peak, in KiB, and its fullest tile.
 
-        Args:
-            axes: matplotlib axes to draw on; by default those of a new figure.
-
-        Returns:
-            the axes.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is the extra `report`.
+        Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         axes = axes_or_new(axes, 4.0 + 0.6 * len(self.ipus), 4.0)
         parts = {

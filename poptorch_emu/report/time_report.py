@@ -38,14 +38,7 @@ class TimeReport(TimePlan, PrintedReport):
     def plot(self, axes: Any = None) -> Any:
         """Draws the parts of each IPU's step, in milliseconds.
 
-        Args:
-            axes: matplotlib axes to draw on; by default those of a new figure.
-
-        Returns:
-            the axes.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is the extra `report`.
+        Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         axes = axes_or_new(axes, 4.0 + 0.5 * len(self.ipus), 4.0)
         parts = {part.word: [1e3 * ipu.seconds[part] for ipu in self.ipus] for part in Part}

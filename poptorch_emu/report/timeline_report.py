@@ -45,14 +45,7 @@ class TimelineReport(tuple[Event, ...]):
     def plot(self, axes: Any = None) -> Any:
         """Draws IPUs over time, to scale, in milliseconds, with micro-batch numbers that fit.
 
-        Args:
-            axes: matplotlib axes to draw on; by default those of a new figure.
-
-        Returns:
-            the axes.
-
-        Raises:
-            ImportError: matplotlib is not installed; it is the extra `report`.
+        Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         ipus = self._ipus()
         axes = axes_or_new(axes, 12.0, 1.2 + 0.42 * max(1, len(ipus)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from poptorch_emu.ir.control import HOST_CALL
@@ -16,6 +16,7 @@ from poptorch_emu.plan.time.spread_weights import spread_weights
 from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.plan.time.time_plan import (
     HostWork,
+    OperationTime,
     StageTime,
     TimePlan,
     UpdateTime,
@@ -70,7 +71,8 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         step_seconds = max(device_seconds, host_seconds)
     else:
         step_seconds = device_seconds + host_seconds
-    unknown_share = _unknown_share(durations)
+    segments = durations.operations.values()
+    unknown_share = max((_share(ops, lambda op: not op.is_known) for ops in segments), default=0.0)
     throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
     scale, ids = num_windows / clock, inventory.placed.ipu_ids
     outside = {
@@ -131,27 +133,19 @@ def _cycles_of(stages: tuple[StageTime, ...]) -> Callable[[Port], float]:
     return lambda port: stages[port[1]].of(port[0]).cycles
 
 
-def _unknown_share(durations: Durations) -> float:
-    """Returns the largest share of a segment that operators without a model take."""
-    shares = [0.0]
-    for operations in durations.operations.values():
-        total = math.fsum(op.cycles for op in operations)
-        unknown = math.fsum(op.cycles for op in operations if not op.is_known)
-        shares.append(unknown / total if total else 0.0)
-    return max(shares)
+def _share(ops: Sequence[OperationTime], is_counted: Callable[[OperationTime], bool]) -> float:
+    """Returns the share of the cycles that the counted operations take."""
+    total = math.fsum(op.cycles for op in ops)
+    return math.fsum(op.cycles for op in ops if is_counted(op)) / total if total else 0.0
 
 
 def _unknown(durations: Durations) -> tuple[tuple[str, float], ...]:
     """Returns the operators without a model, each with its largest share of a segment."""
     shares: dict[str, float] = {}
-    for operations in durations.operations.values():
-        total = math.fsum(op.cycles for op in operations)
-        own: dict[str, float] = {}
-        for op in operations:
-            if not op.is_known:
-                own[op.operator] = own.get(op.operator, 0.0) + op.cycles / total
-        for operator, share in own.items():
-            shares[operator] = max(share, shares.get(operator, 0.0))
+    for ops in durations.operations.values():
+        for name in dict.fromkeys(op.operator for op in ops if not op.is_known):
+            share = _share(ops, lambda op, n=name: op.operator == n and not op.is_known)
+            shares[name] = max(share, shares.get(name, 0.0))
     return tuple(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
@@ -161,12 +155,11 @@ def _rough(durations: Durations, unknown_share: float) -> list[str]:
     if unknown_share > _ROUGH_SHARE:
         found.append(f"operators without a model take up to {unknown_share:.0%} of a segment")
     for port, operations in durations.operations.items():
-        total = math.fsum(op.cycles for op in operations)
-        rough = math.fsum(op.cycles for op in operations if op.is_rough)
-        if total and rough / total > _ROUGH_SHARE:
+        share = _share(operations, lambda op: op.is_rough)
+        if share > _ROUGH_SHARE:
             name = durations.inventory.cut.segments[port].name
             kinds = sorted({op.family for op in operations if op.is_rough})
-            found.append(f"{rough / total:.0%} of {name} is {', '.join(kinds)}, modelled roughly")
+            found.append(f"{share:.0%} of {name} is {', '.join(kinds)}, modelled roughly")
     return found
 
 

@@ -179,6 +179,49 @@ function forgetCharts() {
   charts.clear();
 }
 
+function setTheme(theme) {
+  forgetColours();
+  document.documentElement.dataset.theme = theme;
+  document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
+}
+
+// Sets the theme, and connects the switches in the head of a page; each change calls `redraw`.
+function makeSwitches(redraw) {
+  const [theme, asTime, patterns] = ["theme", "clock", "patterns"].map((id) => document.getElementById(id));
+  const onChange = (target, type, change) => target.addEventListener(type, () => {
+    change();
+    redraw();
+  });
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const followSystem = () => setTheme(system.matches ? "dark" : "light");
+  followSystem();
+  onChange(system, "change", followSystem);
+  onChange(theme, "click", () => setTheme(isDark() ? "light" : "dark"));
+  onChange(asTime, "click", () => {
+    clock.isTime = !clock.isTime;
+    asTime.setAttribute("aria-pressed", String(clock.isTime));
+  });
+  onChange(patterns, "click", () => {
+    settings.patterns = !settings.patterns;
+    forgetColours();
+    patterns.setAttribute("aria-pressed", String(settings.patterns));
+  });
+}
+
+// Passes a key to the visible timelines, unless the focused element uses the key itself.
+function passKey(event, timelines) {
+  const isTaken = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
+  if (isTaken || event.target.closest("input, select, textarea")) return;
+  if (timelines.map((view) => view.onKey(event)).some(Boolean)) event.preventDefault();
+}
+
+// Says when the first picture is drawn, after the browser has laid out the page.
+function markReady() {
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    document.documentElement.dataset.ready = String(Math.round(performance.now()));
+  }));
+}
+
 // Returns a swatch with a term's colour and pattern. Legends of buttons need it, because the
 // keyboard reaches buttons but not the legend of a chart.
 function swatch(word) {

@@ -23,38 +23,11 @@ class Laboratory {
     document.getElementById("model-name").textContent = data.name;
     document.getElementById("tabs").hidden = true;
     document.getElementById("foot").textContent = data.foot;
-    this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-    this.makeSwitches();
+    makeSwitches(() => this.draw());
     this.main.append(element("div", { class: "grid" }, card("Settings", {
       note: "Move a slider, and everything below changes at once.", tools: [this.askSwitch()] }, this.sliders()), this.place));
-    document.addEventListener("keydown", (event) => this.onKey(event));
+    document.addEventListener("keydown", (event) => passKey(event, this.timelines));
     this.draw();
-  }
-
-  makeSwitches() {
-    document.getElementById("theme").addEventListener("click", () => {
-      this.setTheme(isDark() ? "light" : "dark");
-      this.draw();
-    });
-    const asTime = document.getElementById("clock");
-    asTime.addEventListener("click", () => {
-      clock.isTime = !clock.isTime;
-      asTime.setAttribute("aria-pressed", String(clock.isTime));
-      this.draw();
-    });
-    const patterns = document.getElementById("patterns");
-    patterns.addEventListener("click", () => {
-      settings.patterns = !settings.patterns;
-      forgetColours();
-      patterns.setAttribute("aria-pressed", String(settings.patterns));
-      this.draw();
-    });
-  }
-
-  setTheme(theme) {
-    forgetColours();
-    document.documentElement.dataset.theme = theme;
-    document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
   }
 
   askSwitch() {
@@ -90,12 +63,6 @@ class Laboratory {
   point() {
     const index = this.data.settings.reduce((sum, { values }, at) => sum * values.length + this.chosen[at], 0);
     return this.data.points[index];
-  }
-
-  onKey(event) {
-    const isTaken = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
-    if (isTaken || event.target.closest("input")) return;
-    if (this.timelines.map((view) => view.onKey(event)).some(Boolean)) event.preventDefault();
   }
 
   draw() {
@@ -180,6 +147,4 @@ function reasons(point) {
 }
 
 const laboratory = new Laboratory(JSON.parse(document.getElementById("report-data").textContent));
-requestAnimationFrame(() => requestAnimationFrame(() => {
-  document.documentElement.dataset.ready = String(Math.round(performance.now()));
-}));
+markReady();

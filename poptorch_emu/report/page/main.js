@@ -23,15 +23,15 @@ class ReportPage {
     this.timelines = [];
     this.main = document.getElementById("panel");
     this.tabs = document.getElementById("tabs");
-    this.setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-    this.makeSwitches();
+    makeSwitches(() => this.redraw());
+    this.makeReportSwitch();
     this.makeTabs();
     this.current = this.panelAt(location.hash) ?? 0;
     addEventListener("hashchange", () => {
       const index = this.panelAt(location.hash);
       if (index !== undefined && index !== this.current) this.showPanel(index);
     });
-    document.addEventListener("keydown", (event) => this.onKey(event));
+    document.addEventListener("keydown", (event) => passKey(event, this.timelines));
     this.showReport(0);
     document.getElementById("foot").textContent = data.foot;
   }
@@ -44,41 +44,12 @@ class ReportPage {
     return this.timelines[0];
   }
 
-  makeSwitches() {
-    const theme = document.getElementById("theme");
-    theme.addEventListener("click", () => {
-      this.setTheme(isDark() ? "light" : "dark");
-      this.redraw();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
-      this.setTheme(event.matches ? "dark" : "light");
-      this.redraw();
-    });
-    const asTime = document.getElementById("clock");
-    asTime.addEventListener("click", () => {
-      clock.isTime = !clock.isTime;
-      asTime.setAttribute("aria-pressed", String(clock.isTime));
-      this.redraw();
-    });
-    const patterns = document.getElementById("patterns");
-    patterns.addEventListener("click", () => {
-      settings.patterns = !settings.patterns;
-      forgetColours();
-      patterns.setAttribute("aria-pressed", String(settings.patterns));
-      this.redraw();
-    });
-    if (this.reports.length > 1) {
-      const place = document.getElementById("report-switch");
-      place.hidden = false;
-      const names = reportNames(this.reports, this.files);
-      place.append(...choice("Report shown", names, 0, (index) => this.showReport(index)).children);
-    }
-  }
-
-  setTheme(theme) {
-    forgetColours();
-    document.documentElement.dataset.theme = theme;
-    document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
+  makeReportSwitch() {
+    if (this.reports.length < 2) return;
+    const place = document.getElementById("report-switch");
+    place.hidden = false;
+    const names = reportNames(this.reports, this.files);
+    place.append(...choice("Report shown", names, 0, (index) => this.showReport(index)).children);
   }
 
   makeTabs() {
@@ -121,14 +92,6 @@ class ReportPage {
     location.hash = this.panels[index][0].toLowerCase();
   }
 
-  // Passes a key to the visible timelines, unless the focused element uses the key itself.
-  onKey(event) {
-    const isTaken = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
-    if (isTaken || event.target.closest("input, select, textarea")) return;
-    const isDone = this.timelines.map((view) => view.onKey(event));
-    if (isDone.some(Boolean)) event.preventDefault();
-  }
-
   showPanel(index) {
     this.current = index;
     this.timelines = [];
@@ -168,8 +131,5 @@ class ReportPage {
   }
 }
 
-// The first picture waits until the browser has laid out the page.
 const page = new ReportPage(JSON.parse(document.getElementById("report-data").textContent));
-requestAnimationFrame(() => requestAnimationFrame(() => {
-  document.documentElement.dataset.ready = String(Math.round(performance.now()));
-}));
+markReady();

@@ -14,7 +14,7 @@ from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.tiles.tile_spread import Runs
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.numerics_report import NumericsReport
-from poptorch_emu.report.profile import RunEvent
+from poptorch_emu.report.profile_file import EventRow
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EngineRun:
     """
 
     segments: Sequence[str]
-    events: Sequence[RunEvent]
+    events: Sequence[EventRow]
     num_left_out: int = 0
     step_seconds: float | None = None
     tracepoints: Sequence[tuple[str, str, int, int]] = ()

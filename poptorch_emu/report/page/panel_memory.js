@@ -65,11 +65,8 @@ function peakTable(ipu) {
   const rows = ipu.peak.tensors.map((tensor) => ({ ...tensor, share: total ? tensor.bytes / total : null }));
   const columns = [
     { key: "name", title: "Tensor" },
-    { key: "kind", title: "Kind" },
-    { key: "shape", title: "Shape" },
     { key: "bytes", title: "Bytes", numeric: true, format: bytesText },
     { key: "share", title: "Share", numeric: true, format: shareText, share: true },
-    { key: "source", title: "Your line" },
   ].filter((column) => rows.some((row) => isKnown(row[column.key])));
   const table = makeTable({ caption: "Live at the peak", columns, rows, sortKey: "bytes" });
   table.querySelector(".table-frame").style.maxHeight = "360px";

@@ -40,46 +40,36 @@ function magnitudesChart(numbers) {
   if (!shown.length) return empty("There are no numbers of half precision.");
   const limits = [numbers.type.zero, numbers.type.normal, numbers.type.overflow];
   const ends = shown.flatMap((each) => each.bins.map(([exponent]) => exponent)).concat(limits);
-  const low = ends.reduce((a, b) => Math.min(a, b)) - 1;
-  const high = ends.reduce((a, b) => Math.max(a, b)) + 1;
-  return chartElement("Lines: share of the numbers by exponent and direction", 300, () => ({
-    grid: { left: 58, right: 20, top: 40, bottom: 34 },
-    legend: legend(),
-    tooltip: tooltip((items) => tip(powerText(items[0].value[0]),
-      items.map((item) => [item.seriesName, lostText(item.value[1])])), { trigger: "axis" }),
-    xAxis: axis({ type: "value", min: low, max: high, axisLabel: { formatter: powerText } }),
-    yAxis: axis({ type: "value", axisLabel: { formatter: lostText } }),
-    series: shown.map((each, index) => ({
-      name: each.name, type: "line", step: "middle", showSymbol: false, data: each.bins,
-      lineStyle: { color: termColour(each.word), width: 2 }, itemStyle: { color: termColour(each.word) },
-      ...(index === 0 ? { markLine: {
-        silent: true, symbol: "none", label: { show: false },
-        lineStyle: { color: colour("bad"), type: "dotted", width: 2 },
-        data: limits.map((limit) => ({ xAxis: limit - 0.5 })),
-      } } : {}),
-    })),
-  }));
+  const range = [ends.reduce((a, b) => Math.min(a, b)) - 1, ends.reduce((a, b) => Math.max(a, b)) + 1];
+  return exponentChart("Lines: share of the numbers by exponent and direction", range,
+    shown.map((each) => ({ name: each.name, word: each.word, data: each.bins, step: "middle" })),
+    () => ({ label: { show: false }, lineStyle: { color: colour("bad"), type: "dotted", width: 2 },
+      data: limits.map((limit) => ({ xAxis: limit - 0.5 })) }));
 }
 
 function scalesChart(numbers) {
   if (!numbers.scales.length) return empty("There are no gradients of half precision.");
-  const series = [["underflow", 1, "not always live"], ["overflow", 2, "over the limit"]];
-  return chartElement("Lines: what gradients lose by loss scale", 300, () => ({
+  const lines = [["underflow", 1, "not always live"], ["overflow", 2, "over the limit"]];
+  return exponentChart("Lines: what gradients lose by loss scale", [numbers.scales[0][0], numbers.scales.at(-1)[0]],
+    lines.map(([name, column, word]) => ({ name, word, data: numbers.scales.map((row) => [row[0], row[column]]) })),
+    () => ({ lineStyle: { color: colour("text"), type: "dotted", width: 2 },
+      label: { formatter: `best ${powerText(numbers.best)}`, color: colour("text") },
+      data: isKnown(numbers.best) ? [{ xAxis: numbers.best }] : [] }));
+}
+
+// Draws shares by exponent of two as lines, and vertical lines that `marks()` describes.
+function exponentChart(label, [min, max], lines, marks) {
+  return chartElement(label, 300, () => ({
     grid: { left: 58, right: 20, top: 40, bottom: 34 },
     legend: legend(),
     tooltip: tooltip((items) => tip(powerText(items[0].value[0]),
       items.map((item) => [item.seriesName, lostText(item.value[1])])), { trigger: "axis" }),
-    xAxis: axis({ type: "value", min: numbers.scales[0][0], max: numbers.scales.at(-1)[0],
-      axisLabel: { formatter: powerText } }),
+    xAxis: axis({ type: "value", min, max, axisLabel: { formatter: powerText } }),
     yAxis: axis({ type: "value", min: 0, axisLabel: { formatter: lostText } }),
-    series: series.map(([name, column, word], index) => ({
-      name, type: "line", showSymbol: false, data: numbers.scales.map((row) => [row[0], row[column]]),
+    series: lines.map(({ word, ...line }, index) => ({
+      ...line, type: "line", showSymbol: false,
       lineStyle: { color: termColour(word), width: 2 }, itemStyle: { color: termColour(word) },
-      ...(index === 0 && isKnown(numbers.best) ? { markLine: {
-        silent: true, symbol: "none", lineStyle: { color: colour("text"), type: "dotted", width: 2 },
-        label: { formatter: `best ${powerText(numbers.best)}`, color: colour("text") },
-        data: [{ xAxis: numbers.best }],
-      } } : {}),
+      ...(index === 0 ? { markLine: { silent: true, symbol: "none", ...marks() } } : {}),
     })),
   }));
 }

@@ -15,14 +15,16 @@ from matplotlib.colors import to_hex
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.plan.memory.memory_plan import Content
+from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.report import terms
-from poptorch_emu.report.terms import STEP, TERMS, WORD_OF_EVENT, WORK
+from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
 
 mpl.use("Agg")
 
 PAGE = Path(terms.__file__).parent / "page"
 ROOMS = Path(terms.__file__).parents[1]
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
+STEP = [part.word for part in Part]
 CONTENTS = [content.value for content in Content]
 
 
