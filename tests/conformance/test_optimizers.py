@@ -11,6 +11,7 @@ from support.regression import Regression, assert_same_parameters, batches, trai
 from support.small_models import options
 
 import poptorch_emu as poptorch
+from poptorch_emu.optim.optimizer_warnings import warn_once
 
 pytestmark = pytest.mark.feature("Optimisers", fidelity="exact")
 
@@ -91,6 +92,29 @@ def test_scheduler_when_alone_then_changes_nothing() -> None:
         optimizer.param_groups[0]["lr"] *= 0.1
     training.destroy()
     train_plain(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data)
+    assert_same_parameters(model, plain)
+
+
+def test_parameter_in_no_group_then_is_updated_with_the_default_values_and_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in PopTorch (semantics.md 6.5); plain PyTorch needs a group without values for it."""
+    model, data = Regression(), batches(4)
+    for each in model.second.parameters():
+        each.requires_grad_(False)
+    plain = copy.deepcopy(model)
+    group = {"params": [model.first.bias], "lr": 0.3}
+    optimizer = torch.optim.SGD([group], lr=0.05, momentum=0.9)
+    training = poptorch.trainingModel(model, options(), optimizer)
+    warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "poptorch_emu"):
+        for batch in data:
+            training(*batch)
+    training.destroy()
+    (told,) = (m for m in caplog.messages if "in no group of the optimizer" in m)
+    assert told.startswith("1 parameters are") and "'first.weight'" in told
+    groups = [{**group, "params": [plain.first.bias]}, {"params": [plain.first.weight]}]
+    train_plain(plain, torch.optim.SGD(groups, lr=0.05, momentum=0.9), data)
     assert_same_parameters(model, plain)
 
 
