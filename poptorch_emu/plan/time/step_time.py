@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from poptorch_emu.ir.control import HOST_CALL
@@ -72,7 +72,8 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
     else:
         step_seconds = device_seconds + host_seconds
     segments = durations.operations.values()
-    unknown_share = max((_share(ops, lambda op: not op.is_known) for ops in segments), default=0.0)
+    unknown_shares = (_share((op for op in ops if not op.is_known), ops) for ops in segments)
+    unknown_share = max(unknown_shares, default=0.0)
     throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
     scale, ids = num_windows / clock, inventory.placed.ipu_ids
     outside = {
@@ -133,18 +134,19 @@ def _cycles_of(stages: tuple[StageTime, ...]) -> Callable[[Port], float]:
     return lambda port: stages[port[1]].of(port[0]).cycles
 
 
-def _share(ops: Sequence[OperationTime], is_counted: Callable[[OperationTime], bool]) -> float:
-    """Returns the share of the cycles that the counted operations take."""
+def _share(some: Iterable[OperationTime], ops: Iterable[OperationTime]) -> float:
+    """Returns the share of the cycles of `ops` that `some` of them take."""
     total = math.fsum(op.cycles for op in ops)
-    return math.fsum(op.cycles for op in ops if is_counted(op)) / total if total else 0.0
+    return math.fsum(op.cycles for op in some) / total if total else 0.0
 
 
 def _unknown(durations: Durations) -> tuple[tuple[str, float], ...]:
     """Returns the operators without a model, each with its largest share of a segment."""
     shares: dict[str, float] = {}
     for ops in durations.operations.values():
-        for name in dict.fromkeys(op.operator for op in ops if not op.is_known):
-            share = _share(ops, lambda op, n=name: op.operator == n and not op.is_known)
+        unknown = [op for op in ops if not op.is_known]
+        for name in dict.fromkeys(op.operator for op in unknown):
+            share = _share((op for op in unknown if op.operator == name), ops)
             shares[name] = max(share, shares.get(name, 0.0))
     return tuple(sorted(shares.items(), key=lambda pair: -pair[1]))
 
@@ -155,7 +157,7 @@ def _rough(durations: Durations, unknown_share: float) -> list[str]:
     if unknown_share > _ROUGH_SHARE:
         found.append(f"operators without a model take up to {unknown_share:.0%} of a segment")
     for port, operations in durations.operations.items():
-        share = _share(operations, lambda op: op.is_rough)
+        share = _share((op for op in operations if op.is_rough), operations)
         if share > _ROUGH_SHARE:
             name = durations.inventory.cut.segments[port].name
             kinds = sorted({op.family for op in operations if op.is_rough})
