@@ -86,7 +86,10 @@ class Left:
 
 
 def act_and_wait(process: ForkedProgram, end: str, token: str) -> Callable[[], Left]:
-    """Ends a program that is ready; returns what waits, not long, until nothing is left of it."""
+    """Ends a program that is ready; returns what waits until nothing is left of it.
+
+    On a busy machine a fork server needs 10 s to end; a minute tells it from one that stays.
+    """
     act = ENDS[end][1]
     others, shared = [], set()
     if act is not None:
@@ -96,13 +99,13 @@ def act_and_wait(process: ForkedProgram, end: str, token: str) -> Callable[[], L
         act(process)
 
     def wait() -> Left:
-        process.wait(timeout=15)
+        process.wait(timeout=60)
         left = {
             "processes": lambda: processes_of(process.pid, token),
             "shared": lambda: shared & set(os.listdir("/dev/shm")),
             "named": lambda: named_memory_of(others),
         }
-        wait_until(lambda: not any(find() for find in left.values()), pause_seconds=0.1)
+        wait_until(lambda: not any(find() for find in left.values()), 60, pause_seconds=0.1)
         found = {name: find() for name, find in left.items()}
         return Left(process.wait(), process.errors(), **found)
 
