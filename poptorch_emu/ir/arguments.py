@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import torch
+
 from poptorch_emu.torch_versions import OpOverload
 
 
@@ -60,3 +62,10 @@ def written_arguments(
         for each in target._schema.arguments:
             if each.alias_info is not None and each.alias_info.is_write:
                 yield named[each.name]
+
+
+def is_random(call: Call) -> bool:
+    """Returns whether an operation draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(call.target, "tags", ()):
+        return False
+    return bool(getattr(arguments_of(call), "dropout_p", None) != 0.0)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of, tensors_of
-from poptorch_emu.passes.random_numbers import is_random
 from poptorch_emu.passes.simplify import remove_dead
 
 # Larger constants are computed in each run, because a folded one is kept as long as the program.

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.control import FOR_LOOP, add_captured, region_names
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
@@ -125,10 +125,3 @@ def _replace(graph: Graph, node: fx.Node, rng: fx.Node, op_id: int) -> None:
         new = graph.add_operation(target, args, kwargs, node.meta["val"], record_of(node))
     node.replace_all_uses_with(new)
     graph.fx.erase_node(node)
-
-
-def is_random(node: fx.Node) -> bool:
-    """Returns whether an operation draws random numbers; attention without dropout does not."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    return bool(getattr(arguments_of(node), "dropout_p", None) != 0.0)

@@ -39,6 +39,11 @@ def inference(function: Callable[..., Any], max_programs: int = 2) -> Any:
     return poptorch.inferenceModel(Function(function), options(max_programs))
 
 
+def _attention(index: torch.Tensor) -> torch.Tensor:
+    value = index.reshape(1, 1, -1, 1) * torch.ones(8)
+    return nn.functional.scaled_dot_product_attention(value, value, value)
+
+
 READS = {
     "item": (lambda m, x, i: x.new_zeros(int(i.max()) + 1, 3).index_add(0, i, x * m.weight)),
     "tolist": (lambda m, x, i: torch.stack([x[: n + 1].sum() for n in i.tolist()])),
@@ -56,6 +61,7 @@ READS = {
     "tensor_split": (lambda m, x, i: x.tensor_split(i[:1].clamp(max=3))[0]),
     "numpy": (lambda m, x, i: x * float(i.numpy().sum())),
     "equal": (lambda m, x, i: x if torch.equal(i, i.flip(0)) else -x),
+    "attention without dropout": (lambda m, x, i: x * int((_attention(i) > 1).sum())),
     "floats": (lambda m, x, i: x * x[0, 0].item()),
 }
 FIRST, SECOND = torch.tensor([0, 1, 1, 2]), torch.tensor([2, 1, 0, 2])

@@ -11,10 +11,9 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
-from poptorch_emu.ir.arguments import arguments_of
+from poptorch_emu.ir.arguments import arguments_of, is_random
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Source, SourceKind, record_of, source_of
-from poptorch_emu.passes.random_numbers import is_random
 from poptorch_emu.passes.simplify import has_same_metadata, remove_dead
 
 aten = torch.ops.aten

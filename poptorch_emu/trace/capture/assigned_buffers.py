@@ -16,10 +16,11 @@ import torch
 from torch import fx
 
 from poptorch_emu.errors import compiler_error, make_error
+from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.graph import Graph, source_of
 from poptorch_emu.ir.mutation import is_mutating
 from poptorch_emu.torch_versions import BatchNorm
-from poptorch_emu.trace.capture.compared_captures import computed, is_random
+from poptorch_emu.trace.capture.compared_captures import computed
 from poptorch_emu.trace.model_state.module_state import reassigned
 from poptorch_emu.trace.refusals import leniency
 from poptorch_emu.trace.values.known_values import is_write_back, known_value, reads_shape_only

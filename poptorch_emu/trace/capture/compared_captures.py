@@ -11,9 +11,9 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
+from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
-from poptorch_emu.torch_versions import OpOverload
 from poptorch_emu.trace.values.known_values import reads_shape_only
 
 # Returns a text that is equal for equal values of nodes that depend on constants alone; None if the
@@ -64,14 +64,6 @@ def computed(
             ids |= {each: num_yielded for each in written_memory(node)}
         yield str(node.target), str(map_aggregate((node.args, node.kwargs), form))
     yield tuple(map(form, results))
-
-
-def is_random(node: fx.Node) -> bool:
-    """Returns whether an operation draws random numbers."""
-    return (
-        isinstance(node.target, OpOverload)
-        and torch.Tag.nondeterministic_seeded in node.target.tags
-    )
 
 
 def _form(ids: Mapping[fx.Node, Any], describe: Describe, value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, SourceKind, source_of
 from poptorch_emu.ir.mutation import is_mutating, memory_of, written_memory
@@ -173,6 +174,5 @@ def _is_unknown(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
     traits = traits_of(node.target)
-    is_random = torch.Tag.nondeterministic_seeded in node.target.tags
     has_no_kernel = traits.runs_bodies or traits.crosses_replicas
-    return is_random or has_no_kernel or traits.is_foreign
+    return is_random(node) or has_no_kernel or traits.is_foreign

@@ -17,6 +17,7 @@ from torch import fx
 
 from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.mutation import is_mutating, written_memory
@@ -233,7 +234,7 @@ class ValueReads:
             return self._obstacle_of_source(source_of(node))
         if isinstance(node.target, OpOverload):
             line = record_of(node).source
-            if torch.Tag.nondeterministic_seeded in node.target.tags:
+            if is_random(node):
                 return (
                     f"it depends on a random draw ({node.target} at {line}), which the next "
                     "micro-batch draws otherwise. Choose on the device with torch.where or "
