@@ -10,7 +10,7 @@ from typing import Any
 # The first pattern that matches a name determines an integer; related sizes are consistent.
 _SIZES: tuple[tuple[str, Callable[[int], int]], ...] = (
     (r"token_(id|index)$|_token$|^(bos|eos|pad)", lambda v: v if 0 <= v < 99 else 80 + v % 17),
-    (r"feat_extract", lambda v: v),
+    (r"feat_extract|kernel", lambda v: v),
     (r"feature_layer|select_layer", lambda v: min(v, 1)),
     (r"vocab", lambda v: min(v, 128)),
     (r"(top_k|per_tok|topk)", lambda v: min(v, 2)),
@@ -21,7 +21,7 @@ _SIZES: tuple[tuple[str, Callable[[int], int]], ...] = (
         lambda v: min(v, 2),
     ),
     (r"(key_value|kv).*head|num_kv", lambda v: min(v, 2)),
-    (r"head_dim|kv_channels|qk_.*dim|v_head", lambda v: min(v, 16)),
+    (r"rotary_(n)?dim|head_dim|kv_channels|qk_.*dim|v_head", lambda v: min(v, 16)),
     (r"heads|n_head|num_attention|nhead", lambda v: 4 if v >= 4 else 2 if v > 1 else v),
     (r"group", lambda v: min(v, 4)),
     (r"rank", lambda v: min(v, 16)),
@@ -52,6 +52,8 @@ def small_value(name: str, value: Any) -> Any:
             return type(value)(dict.fromkeys(small_value(name, item) for item in value))
         if re.search(r"indices|index|ids|section", name):
             return value
+        if name.startswith("depth"):  # Some models number the layers of a stage from the first one.
+            return type(value)(min(item, max(2, i + 1)) for i, item in enumerate(value))
         name = name if re.search(r"heads|size|dim|channels|depth|layers|blocks", name) else "kernel"
         return type(value)(small_value(name, item) for item in value)
     return value

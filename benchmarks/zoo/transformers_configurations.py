@@ -45,7 +45,24 @@ def _small_values(config: Any) -> dict[str, Any]:
             values[key] = len(kept)
         elif (small := small_value(key, value)) != value:
             values[key] = small
+    values |= _missing(config, values)
     return values | _equal_heads(config, values) | _sections(config, values)
+
+
+def _missing(config: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Returns sizes that have no default, or that others determine."""
+    found: dict[str, Any] = {}
+    size = values.get("hidden_size", getattr(config, "hidden_size", None))
+    heads = values.get("num_attention_heads", getattr(config, "num_attention_heads", None))
+    if getattr(config, "head_dim", 0) is None and isinstance(size, int) and isinstance(heads, int):
+        found["head_dim"] = size // heads
+    if getattr(config, "vocab_size", 0) is None:
+        found["vocab_size"] = 99
+    if getattr(config, "num_key_value_heads", 0) is None and isinstance(heads, int):
+        found["num_key_value_heads"] = heads
+    if "expand" in vars(config) and "num_heads" in vars(config) and isinstance(size, int):
+        found["num_heads"] = int(size * config.expand) // values.get("head_dim", config.head_dim)
+    return found
 
 
 def _num_layers(config: Any) -> int:

@@ -86,6 +86,10 @@ def calls(model: Any, config: Any) -> list[dict[str, Any]]:
         },
         {"inputs": torch.randint(0, 200, (_BATCH, 32))},
     ]
+    required = [k for k, p in accepted.items() if p.default is p.empty]
+    own = {k: text["input_ids"] for k in required if k.endswith("_input_ids")}
+    own |= {k: text["attention_mask"] for k in required if k.endswith("_attention_mask")}
+    found = [{**own, **call} for call in found]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
     kept = [{k: v for k, v in call.items() if takes_all or k in accepted} for call in found]
     return [call for call in kept if call]
