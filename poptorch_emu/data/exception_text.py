@@ -20,12 +20,12 @@ def text_of_exception(error: BaseException) -> str:
     DEBUG.
     """
     told = traceback.TracebackException.from_exception(error)
-    what = "".join(told.format_exception_only()).strip()
-    if _TITLE in what:  # The text of a helper process, which has its traceback already.
-        return what
+    title = "".join(told.format_exception_only()).strip()
+    if _TITLE in title:  # The text of a helper process, which has its traceback already.
+        return title
     if not logger.isEnabledFor(logging.DEBUG):
         told.stack[:] = [frame for frame in told.stack if is_users_file(frame.filename)]
         if not told.stack and told.__cause__ is None and told.__context__ is None:
-            return what
-    where = "".join(told.format()).strip().removesuffix(what).rstrip()
-    return f"{what}\n\n{WHERE}\n{where}"
+            return title
+    where = "".join(told.format()).strip().removesuffix(title).rstrip()
+    return f"{title}\n\n{WHERE}\n{where}"

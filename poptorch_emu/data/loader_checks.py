@@ -71,13 +71,13 @@ def warn_of_duplicates(loader: DataLoader[Any]) -> None:
         )
 
 
-def warn_of_no_step(num_rows: int, rows_per_step: int, what: str) -> None:
+def warn_of_no_step(num_rows: int, rows_per_step: int, unit: str) -> None:
     """Warns if the data is too short for one step, with `drop_last=True`.
 
     Args:
         num_rows: number of rows, or of batches of a batch sampler.
         rows_per_step: number of them that one step consumes.
-        what: "rows" or "batches".
+        unit: "rows" or "batches".
     """
     if num_rows < rows_per_step:
         logger.warning(
@@ -85,7 +85,7 @@ def warn_of_no_step(num_rows: int, rows_per_step: int, what: str) -> None:
             "nothing. Give it more data, choose a smaller batch_size, deviceIterations, "
             "gradientAccumulation or replicationFactor, or pad the dataset; %s",
             rows_per_step,
-            what,
+            unit,
             num_rows,
             Topic.EMPTY_LOADER,
         )

@@ -66,7 +66,7 @@ def check_options(options: object) -> None:
     options._check_unfrozen()
 
 
-def check_choice(what: str, choice: object, choices: Sequence[str]) -> None:
+def check_choice(setting: str, choice: object, choices: Sequence[str]) -> None:
     """Checks a choice that is given as a word.
 
     Raises:
@@ -74,7 +74,7 @@ def check_choice(what: str, choice: object, choices: Sequence[str]) -> None:
     """
     if choice not in choices:
         raise make_error(
-            f"Unknown {what}: {choice!r}. Choose one of {list(choices)}."
+            f"Unknown {setting}: {choice!r}. Choose one of {list(choices)}."
             f"{did_you_mean(choice, choices)}"
         )
 

@@ -134,8 +134,8 @@ def _check_operation(node: fx.Node) -> None:
     target: Any = node.target
     line = source_line(node)
     if target in _CONTROL:
-        what, way_out = _CONTROL[target]
-        raise make_error(f"{line} has {what}, which cannot be exported. {way_out}")
+        construct, way_out = _CONTROL[target]
+        raise make_error(f"{line} has {construct}, which cannot be exported. {way_out}")
     if target.namespace != "aten" and target is not STRIDED and random_name(node) is None:
         raise make_error(
             f"{line} uses the operator {target}, which plain PyTorch does not have. Build it from "

@@ -82,19 +82,19 @@ def current_system() -> System:
     return system_of(os.environ.get(SYSTEM_VARIABLE) or DEFAULT_SYSTEM, SYSTEM_VARIABLE)
 
 
-def system_of(name: str, what: str = "system") -> System:
+def system_of(name: str, source: str = "system") -> System:
     """Returns the system with the name `name`.
 
     Args:
         name: name of a system, for example "bow-pod16".
-        what: argument or variable that holds the name, for the error message.
+        source: argument or variable that holds the name, for the error message.
 
     Raises:
         Error: no system has this name.
     """
     if not isinstance(name, str) or name not in SYSTEMS:
         raise compiler_error(
-            f"{what} is '{name}', which is no virtual system. Choose one of {', '.join(SYSTEMS)}."
+            f"{source} is '{name}', which is no virtual system. Choose one of {', '.join(SYSTEMS)}."
             f"{did_you_mean(name, SYSTEMS)}"
         )
     return SYSTEMS[name]

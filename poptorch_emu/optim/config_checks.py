@@ -111,12 +111,12 @@ def _setting_faults(old: OptimizerConfig, new: OptimizerConfig) -> Iterator[str]
             f"Adaptive modes do not match. Compiled with use_tf_variant={old.uses_tf_variant}, "
             f"given {new.uses_tf_variant}: compile again to change it."
         )
-    what = "SGDAccumulatorAndMomentum" if old.kind.is_sgd else "Accumulator and state"
+    subject = "SGDAccumulatorAndMomentum" if old.kind.is_sgd else "Accumulator and state"
     for name in ("accum_type", "velocity_type", "first_order_type", "second_order_type"):
         compiled, given = getattr(old, name), getattr(new, name)
         if compiled != given:
             yield (
-                f"{what} types do not match. Compiled with {name} {compiled}, given {given}: "
+                f"{subject} types do not match. Compiled with {name} {compiled}, given {given}: "
                 "compile again to change it."
             )
 
@@ -131,7 +131,7 @@ def _velocity_faults(old: GroupConfig, new: GroupConfig) -> Iterator[str]:
         )
 
 
-def _hyper_faults(what: str, old: Hyper, new: Hyper) -> Iterator[str]:
+def _hyper_faults(subject: str, old: Hyper, new: Hyper) -> Iterator[str]:
     way_out = (
         "To be able to change a value, give it to the constructor of an optimizer of "
         "poptorch.optim, or call variable_attrs.markAsVariable, before compilation."
@@ -139,12 +139,12 @@ def _hyper_faults(what: str, old: Hyper, new: Hyper) -> Iterator[str]:
     if old.is_constant != new.is_constant:
         kinds = {True: "constant", False: "variable"}
         yield (
-            f"Problem with {what}. Can not replace a constant value with a non constant value. "
+            f"Problem with {subject}. Can not replace a constant value with a non constant value. "
             f"Compiled as {kinds[old.is_constant]}, given as {kinds[new.is_constant]}. {way_out}"
         )
     if old.is_constant and old.value != new.value:
         yield (
-            f"Problem with {what}. Values are constant but do not match. Compiled with "
+            f"Problem with {subject}. Values are constant but do not match. Compiled with "
             f"{old.value:g}, given {new.value:g}. {way_out}"
         )
 

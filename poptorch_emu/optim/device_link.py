@@ -268,9 +268,9 @@ class OptimizerLink:
         states = self._states or {}
         return {name: states[name] for name in KEPT_VARIABLES & states.keys()}
 
-    def _report_missing(self, what: str, names: set[str]) -> None:
+    def _report_missing(self, kind: str, names: set[str]) -> None:
         for name in sorted(names):
-            compiler_logger.warning("writeOptimizerState: ignoring missing %s %s", what, name)
+            compiler_logger.warning("writeOptimizerState: ignoring missing %s %s", kind, name)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         if self._config is None or self._parameters is None:

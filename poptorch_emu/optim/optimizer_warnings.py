@@ -138,8 +138,8 @@ class AttributeTracker:
         }
         for index, group in enumerate(optimizer.param_groups):
             unexpected[f"group {index} attribute"] = set(group) - self._groups
-        for what, names in unexpected.items():
-            message = f"Ignoring unexpected {what} in {kind.name} optimizer: {sorted(names)}"
+        for noun, names in unexpected.items():
+            message = f"Ignoring unexpected {noun} in {kind.name} optimizer: {sorted(names)}"
             if names and message not in self._reported:
                 self._reported.add(message)
                 logger.log(self._level, "%s", message)

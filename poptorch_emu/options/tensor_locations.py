@@ -110,9 +110,9 @@ class _TensorLocationOptions(OptionsDict, path="options.TensorLocations"):
         """Sets where gradient accumulators are stored (modelled)."""
         return self._set_location("accumulator", location)
 
-    def _set_location(self, what: str, location: TensorLocationSettings) -> _TensorLocationOptions:
-        require_type(location, TensorLocationSettings, f"the {what} location")
-        self.createOrSet(**{f"location_{what}": location.toDict()})
+    def _set_location(self, kind: str, location: TensorLocationSettings) -> _TensorLocationOptions:
+        require_type(location, TensorLocationSettings, f"the {kind} location")
+        self.createOrSet(**{f"location_{kind}": location.toDict()})
         return self
 
 
@@ -120,20 +120,20 @@ def location_config(options: _TensorLocationOptions, has_io_tiles: bool) -> Loca
     """Returns the immutable form of all locations."""
     return LocationConfig(
         **{
-            what: _location(what, options(f"location_{what}"), has_io_tiles)
-            for what in ("activation", "weight", "optimizer", "accumulator")
-            if options.exists(f"location_{what}")
+            kind: _location(kind, options(f"location_{kind}"), has_io_tiles)
+            for kind in ("activation", "weight", "optimizer", "accumulator")
+            if options.exists(f"location_{kind}")
         }
     )
 
 
-def _location(what: str, settings: dict[str, int], has_io_tiles: bool) -> TensorLocation:
+def _location(kind: str, settings: dict[str, int], has_io_tiles: bool) -> TensorLocation:
     default = TensorLocation()
     if settings.get("useIOTilesToStore") and not has_io_tiles:
         logger.warning(
             "useIOTilesToStore has no effect on the %s location: no tiles are set apart for I/O. "
             "Set apart 32 or more with poptorch.Options().TensorLocations.numIOTiles.",
-            what,
+            kind,
         )
     return TensorLocation(
         is_on_chip=bool(settings["onChip"]) if "onChip" in settings else None,

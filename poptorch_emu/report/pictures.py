@@ -112,11 +112,11 @@ def draw_limit(axes: Any, limit: float, name: str) -> None:
         )  # fmt: skip
 
 
-def draw_unknown(axes: Any, what: str) -> None:
+def draw_unknown(axes: Any, quantity: str) -> None:
     """Writes that something is not known, instead of a picture."""
     axes.set_axis_off()
     axes.text(
-        0.5, 0.5, f"{what}: not known", ha="center", va="center", transform=axes.transAxes,
+        0.5, 0.5, f"{quantity}: not known", ha="center", va="center", transform=axes.transAxes,
         parse_math=False,
     )  # fmt: skip
 

@@ -324,23 +324,23 @@ def _scripted_lists(
 
 
 def _fault(name: str, module: torch.nn.Module, kind: str, key: str, fake: torch.Tensor) -> str:
-    what = "Parameter" if kind == "_parameters" else "Buffer"
+    noun = "Parameter" if kind == "_parameters" else "Buffer"
     if key not in getattr(module, kind):
         return (
-            f"{what} {name} is removed from the model when calling the forward method. Leave it "
+            f"{noun} {name} is removed from the model when calling the forward method. Leave it "
             f"there, and delete it after the call; {Topic.REASSIGNED_STATE}"
         )
     value = getattr(module, kind)[key]
-    is_written_back = what == "Buffer" and value is not None and _is_kept(module, value, fake)
+    is_written_back = noun == "Buffer" and value is not None and _is_kept(module, value, fake)
     if value is fake or is_written_back:
         return ""
-    return reassigned(what, name)
+    return reassigned(noun, name)
 
 
-def reassigned(what: str, name: str) -> str:
+def reassigned(noun: str, name: str) -> str:
     """Returns PopTorch's message for a parameter or buffer that `forward` assigned."""
     return (
-        f"{what} {name} is reassigned within the model when calling the forward method. Change it "
+        f"{noun} {name} is reassigned within the model when calling the forward method. Change it "
         f'in place instead: "self.{name.rpartition(".")[2]}.copy_(src)", where src is the tensor '
         f"with the new values; {Topic.REASSIGNED_STATE}"
     )

@@ -134,8 +134,8 @@ class NewState:
             self._names[id(inner)] = self._name(module, f"{key}.{path}" if path else key)
             for name, parameter in inner._parameters.items():
                 if parameter is not None and not self._is_known(parameter):
-                    what = f"Module {self._name(module, key)}, with parameter {name},"
-                    raise _refused(what, _NOT_TRAINED)
+                    subject = f"Module {self._name(module, key)}, with parameter {name},"
+                    raise _refused(subject, _NOT_TRAINED)
             for name, buffer in list(inner._buffers.items()):
                 inner._buffers[name] = None
                 fake = self.take_buffer(inner, name, buffer)
@@ -168,7 +168,7 @@ _NOT_TRAINED = (
 )
 
 
-def _refused(what: str, why: str) -> Error:
+def _refused(subject: str, why: str) -> Error:
     return compiler_error(
-        f"{what} is first made in forward, at {user_source()}, {why}; {Topic.REASSIGNED_STATE}"
+        f"{subject} is first made in forward, at {user_source()}, {why}; {Topic.REASSIGNED_STATE}"
     )

@@ -123,11 +123,11 @@ def refusal(tensor: torch.Tensor) -> Error:
     return error
 
 
-def _refusal(tensor: torch.Tensor, line: str, what: str) -> Error:
+def _refusal(tensor: torch.Tensor, line: str, verb: str) -> Error:
     tensor = tensor if tensor._base is None else tensor._base
     return compiler_error(
         f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, "
-        f"dtype={tensor.dtype}): forward {what} this tensor of the host at {line}, which only "
+        f"dtype={tensor.dtype}): forward {verb} this tensor of the host at {line}, which only "
         "happens while the model is traced. Register it as a buffer of the model "
         "(self.register_buffer) and write into that, or use a new tensor in forward; a tensor "
         f'that is only read can be made a constant with cpu_tensor.to("ipu"); {Topic.HOST_TENSOR}'
