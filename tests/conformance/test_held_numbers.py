@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from support.small_models import options
@@ -33,6 +34,8 @@ class Model(nn.Module):
         self.counts, self.steps, self.state = {"step": 0}, [0, 0], State()
         self.register_buffer("frequencies", torch.arange(4.0))
         self.table: torch.Tensor | None = None
+        self.factors = [1.0, 2.0, 3.0]
+        self.whole = np.int64(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return poptorch.identity_loss(self.function(self, self.layer(x)), "none")
@@ -91,7 +94,26 @@ def body(m: Model, y: torch.Tensor) -> torch.Tensor:
     return poptorch.for_loop(2, lambda z: [z * m.step], [y])[0]
 
 
+def first_attribute(m: Model, y: torch.Tensor) -> torch.Tensor:
+    if not hasattr(m, "has_run"):
+        m.has_run = True
+        return y
+    return -y
+
+
+def length(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.steps.append(1)
+    return y * len(m.steps)
+
+
+def queue(m: Model, y: torch.Tensor) -> torch.Tensor:
+    return y * m.factors.pop()
+
+
 DECIDING = {
+    first_attribute: "has_run (from nothing to True)",
+    length: "steps[2] (from nothing to 1)",
+    queue: "factors[2] (from 3.0 to nothing)",
     factor: "step (from 0 to 1)",
     branch: "counts['step'] (from 0 to 1)",
     constant: "steps[1] (from 0 to 1)",
@@ -118,6 +140,88 @@ def test_number_that_decides_then_refused_by_name(function) -> None:
         assert f"{DECIDING[function]}" in message and "register_buffer" in message
 
 
+def threshold(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return -y if m.step > 2 else y
+
+
+def interval(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return -y if 3 <= m.step < 1000 else y
+
+
+def nested(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    if m.step > 2:
+        y = y + 0
+        if m.step % 4 == 3:
+            return -y
+    return y
+
+
+def one_of(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.counts["step"] += 1
+    return -y if m.counts["step"] in (3, 9) else y
+
+
+def table(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.state.step += 1
+    return y * [1.0, -1.0][m.state.step // 3]
+
+
+def rounded(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    for _ in range(round(m.step * 0.2)):
+        y = -y
+    return y
+
+
+def of_numpy(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.whole += 1
+    return -y if m.whole > 2 else y
+
+
+def of_a_function(m: Model, y: torch.Tensor) -> torch.Tensor:
+    of_a_function.calls = getattr(of_a_function, "calls", 0) + 1  # type: ignore[attr-defined]
+    return -y if of_a_function.calls == 4 else y  # type: ignore[attr-defined]
+
+
+def of_a_closure() -> Callable[[Model, torch.Tensor], torch.Tensor]:
+    count = 0
+
+    def function(m: Model, y: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return -y if 3 < count else y
+
+    return function
+
+
+DECIDING_LATER = {
+    threshold: "step (from 0 to 1)",
+    interval: "step (from 0 to 1)",
+    nested: "step (from 0 to 1)",
+    one_of: "counts['step'] (from 0 to 1)",
+    table: "state.step (from 0 to 1)",
+    rounded: "step (from 0 to 1)",
+    of_numpy: "whole (from np.int64(0) to np.int64(1))",
+    of_a_function: "function.calls (from nothing to 1)",
+    of_a_closure(): "of_a_closure.<locals>.function.count (from 0 to 1)",
+}
+
+
+@pytest.mark.parametrize("function", DECIDING_LATER, ids=lambda f: f.__qualname__)
+def test_number_that_decides_in_the_third_call_then_refused_with_the_line(function) -> None:
+    with pytest.raises(poptorch.Error) as caught:
+        poptorch.inferenceModel(Model(function), options())(X)
+    message = caught.value.message
+    assert f"{DECIDING_LATER[function]}, and the decision at {__file__}:" in message
+    assert "register_buffer" in message
+    plain = Model(function)
+    first, second, *later = (plain(X) for _ in range(4))
+    assert torch.equal(first, second) and not all(torch.equal(first, each) for each in later)
+
+
 def counts_only(m: Model, y: torch.Tensor) -> torch.Tensor:
     m.step += 1
     m.counts["step"] += 2
@@ -137,9 +241,19 @@ def keeps_a_table(m: Model, y: torch.Tensor) -> torch.Tensor:
     return y * m.table
 
 
-@pytest.mark.parametrize("function", [counts_only, has_one_value, keeps_a_table])
-def test_number_that_decides_nothing_then_equals_pytorch_and_counts_one_call(
-    function, caplog
+def logs(m: Model, y: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    if m.step % 100 == 0 or m.step > 1000:
+        m.most = m.step
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "warnings"),
+    [(counts_only, 2), (logs, 2), (has_one_value, 0), (keeps_a_table, 0)],
+)
+def test_number_that_decides_nothing_then_equals_pytorch_and_each_capture_warns_if_it_counts(
+    function, warnings, caplog
 ) -> None:
     torch.manual_seed(3)
     model, plain = Model(function), Model(function)
@@ -149,7 +263,7 @@ def test_number_that_decides_nothing_then_equals_pytorch_and_counts_one_call(
         torch.testing.assert_close(inference(X), plain(X).detach())
     training = poptorch.trainingModel(model, options())
     training(X)
-    assert not [line for line in caplog.messages if "step" in line]
+    assert sum("forward changes step (from 0 to 1)" in line for line in caplog.messages) == warnings
 
 
 def test_random_model_that_counts_then_runs() -> None:

@@ -30,7 +30,7 @@ from poptorch_emu.trace.capture.trace_state import TraceState
 from poptorch_emu.trace.fakes.result_memo import ResultMemo
 from poptorch_emu.trace.fakes.result_metadata import ResultMetadata
 from poptorch_emu.trace.model_state import new_state
-from poptorch_emu.trace.model_state.held_numbers import HeldNumbers, check_same
+from poptorch_emu.trace.model_state.held_numbers import HeldNumbers
 from poptorch_emu.trace.model_state.module_state import (
     named_modules,
     on_ipu,
@@ -271,9 +271,7 @@ def trace_forward(
     forward = record()
     if forward.resized or forward.new_state.made:
         forward = _with_new_buffers(model, forward, record)
-    changes = numbers.changes()
-    if changes:
-        check_same(changes, lambda: record().texts, forward.texts)
+    numbers.check_later_calls(lambda: forward.texts, lambda: record().texts)
     return forward
 
 

@@ -2,47 +2,35 @@
 
 A model is captured once, so that each call would compute with the numbers of the first one. If
 `forward` changed a number, the model is captured a second time, as in a second call. Where the
-second capture computes the same, the number decides nothing.
+second capture computes the same, the number decides nothing in the next call. A number that changes
+in both may decide later (`if self.step > 1000`), so the model is also captured with the opposite of
+each decision that depends on it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.object_parts import attributes_of
-from poptorch_emu.trace.places.holders import Place
-from poptorch_emu.trace.places.source_line import is_users_file
+from poptorch_emu.log import logger
+from poptorch_emu.trace.model_state.number_search import Change, Values, values_in
+from poptorch_emu.trace.model_state.watched_numbers import Decisions, Site, watched
 from poptorch_emu.troubleshooting import Topic
 
-_PLAIN = (int, float, bool, str, type(None))
-_OF_TORCH = frozenset(vars(torch.nn.Module()))  # Attributes of every module.
-# Longer containers are data and no state of a model.
-_MAX_ITEMS = 1000
-# Largest depth of nested containers and objects in the search, because an attribute may lead to a
-# whole program.
-_MAX_DEPTH = 3
 _MAX_NAMED = 3
-_MISSING = object()
+# Largest number of decisions that are tried, each by a capture.
+_MAX_DECISIONS = 16
+_REMEDY = (
+    "on the device: self.register_buffer('step', torch.zeros(1)) in __init__, self.step += 1 in "
+    "forward, and torch.where(self.step < 10, a, b) for decisions"
+)
 
-
-@dataclass(frozen=True)
-class Change:
-    """A number that `forward` has changed.
-
-    Attributes:
-        place: place of the number, with the value before.
-        after: value after the first capture.
-    """
-
-    place: Place
-    after: Any
+# Returns the texts of a capture, as `compared_captures.computed`.
+Texts = Callable[[], list[Any]]
 
 
 class HeldNumbers:
@@ -50,107 +38,102 @@ class HeldNumbers:
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Notes the present values."""
-        self._places = [*_places_of(model)]
+        self._model = model
+        self._before = values_in(model)
 
-    def changes(self) -> list[Change]:
-        """Returns the numbers that have another value now."""
-        now = ((place, _value_at(place)) for place in self._places)
-        return [
-            Change(place, value)
-            for place, value in now
-            if value is not place.value and isinstance(value, _PLAIN) and value != place.value
-        ]
+    def check_later_calls(self, first: Texts, capture: Texts) -> None:
+        """Checks that later calls, with other numbers, would compute the same.
+
+        Args:
+            first: returns the texts of the first capture, which has changed the numbers.
+            capture: captures the model again, and returns the texts of that capture.
+
+        Raises:
+            Error: a later call would compute something else.
+        """
+        after = values_in(self._model)
+        changes = after.changes_since(self._before)
+        if not changes:
+            return
+        texts, log = first(), Decisions()
+        with _watching(after, changes, log):
+            is_same = capture() == texts
+            again = {each.place.path for each in values_in(self._model).changes_since(after)}
+        if not is_same:
+            raise _refused(changes, "a second call computes something else with it")
+        if again:
+            counters = [each for each in changes if each.place.path in again]
+            _check_decisions(after, counters, log, lambda: capture() == texts)
+            _warn(changes)
 
 
-def check_same(changes: list[Change], capture: Callable[[], list[Any]], first: list[Any]) -> None:
-    """Checks that a second call, with the changed numbers, would compute the same.
+def _check_decisions(
+    after: Values, counters: list[Change], log: Decisions, is_same: Callable[[], bool]
+) -> None:
+    """Captures the model once for each decision that depends on a counter, with its opposite.
 
-    Args:
-        changes: numbers that the first capture has changed; they keep these values.
-        capture: captures the model again, and returns the texts of `compared_captures.computed`.
-        first: texts of the first capture.
-
-    Raises:
-        Error: the second capture computes something else.
+    A decision that is found after another one was turned is tried together with it.
     """
+    paths = {each.place.path for each in counters}
+    pending, seen = [log], set[Site]()
+    while pending:
+        before = pending.pop()
+        for site, decision in before.made.items():
+            if site in seen or not paths & decision.origins:
+                continue
+            seen.add(site)
+            log = Decisions(before.turned | {site})
+            is_known = len(seen) <= _MAX_DECISIONS
+            if not (is_known and _is_same_when_turned(after, counters, log, is_same)):
+                reason = f"the decision at {decision.line} may change what a later call computes"
+                raise _refused(counters, reason)
+            pending.append(log)
+
+
+def _is_same_when_turned(
+    after: Values, counters: list[Change], log: Decisions, is_same: Callable[[], bool]
+) -> bool:
+    with _watching(after, counters, log):
+        try:
+            return is_same()
+        except Exception:  # What follows a turned decision may be impossible to capture.
+            return False
+
+
+@contextmanager
+def _watching(after: Values, changes: list[Change], log: Decisions) -> Iterator[None]:
+    """Replaces numbers by watched ones, and puts all values back at the end."""
     try:
-        is_same = capture() == first
+        for place in (each.place for each in changes):
+            number = watched(place.value, frozenset({place.path}), log)
+            if number is not place.value:
+                place.put(number)
+        yield
     finally:
-        for change in changes:
-            change.place.put(change.after)
-    if not is_same:
-        raise _refused(changes)
+        log.is_over = True
+        after.restore()
 
 
-def _refused(changes: list[Change]) -> Exception:
-    named = [
-        f"{each.place.path} (from {each.place.value!r} to {each.after!r})"
-        for each in changes[:_MAX_NAMED]
-    ]
+def _named(changes: list[Change]) -> str:
+    rest = len(changes) - _MAX_NAMED
+    named = ", ".join(map(str, changes[:_MAX_NAMED]))
+    return f"{named} and {rest} more" if rest > 0 else named
+
+
+def _refused(changes: list[Change], reason: str) -> Exception:
     return compiler_error(
-        f"forward changes {', '.join(named)}, and a second call computes something else with it. A "
-        "model is captured in its first call, and later calls would repeat that one. Keep a count "
-        "on the device: self.register_buffer('step', torch.zeros(1)) in __init__, self.step += 1 "
-        "in forward, and torch.where(self.step < 10, a, b) for decisions. Or change it outside of "
+        f"forward changes {_named(changes)}, and {reason}. A model is captured in its first call, "
+        f"and later calls would repeat that one. Keep a count {_REMEDY}. Or change it outside of "
         f"forward, and call destroy() to capture the model anew; {Topic.INTEGER_STATE}"
     )
 
 
-def _places_of(model: torch.nn.Module) -> Iterator[Place]:
-    seen: set[int] = set()
-    for name, module in model.named_modules():
-        held = {key: value for key, value in vars(module).items() if key not in _OF_TORCH}
-        yield from _places_in(name, module, held, seen, _MAX_DEPTH)
-    for cls in {cls: None for module in model.modules() for cls in type(module).__mro__}:
-        module = sys.modules.get(cls.__module__)
-        if _is_users(cls.__module__):
-            yield from _plain(cls.__qualname__, cls, vars(cls))
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield from _plain(cls.__module__, vars(module), vars(module))
-
-
-def _places_in(
-    path: str, holder: Any, held: Mapping[Any, Any], seen: set[int], depth: int
-) -> Iterator[Place]:
-    """Yields the places in an object, and in the containers and objects of the user in it."""
-    yield from _plain(path, holder, held)
-    for key, value in held.items() if depth else ():
-        if id(value) in seen or isinstance(value, (torch.nn.Module, torch.Tensor, type)):
-            continue
-        inner = _name(path, holder, key)
-        if isinstance(value, (dict, list, deque)) and len(value) <= _MAX_ITEMS:
-            seen.add(id(value))
-            content = value if isinstance(value, dict) else dict(enumerate(value))
-            yield from _places_in(inner, value, content, seen, depth - 1)
-        elif _is_users(type(value).__module__):
-            seen.add(id(value))
-            yield from _places_in(inner, value, attributes_of(value), seen, depth - 1)
-
-
-def _plain(path: str, holder: Any, held: Mapping[Any, Any]) -> Iterator[Place]:
-    for key, value in held.items():
-        is_hidden = isinstance(key, str) and key.startswith("__")
-        if type(value) in _PLAIN and not is_hidden:
-            yield Place(holder, key, value, _name(path, holder, key))
-
-
-def _name(path: str, holder: Any, key: Any) -> str:
-    if isinstance(holder, (list, deque)) or (isinstance(holder, dict) and "__name__" not in holder):
-        return f"{path}[{key!r}]"
-    return f"{path}.{key}" if path else str(key)
-
-
-def _value_at(place: Place) -> Any:
-    holder, key = place.holder, place.key
-    if isinstance(holder, dict):
-        return holder.get(key, _MISSING)
-    if isinstance(holder, (list, deque)):
-        return holder[key] if key < len(holder) else _MISSING
-    held = getattr(holder, "__dict__", {})
-    return held[key] if key in held else getattr(holder, key, _MISSING)
-
-
-def _is_users(module: str) -> bool:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return module == "__main__" if file is None else is_users_file(file)
+def _warn(changes: list[Change]) -> None:
+    logger.warning(
+        "forward changes %s, and no result seems to depend on it. A model is captured in its first "
+        "call, so that later calls neither change it nor decide by it. Count in the program that "
+        "calls the model, or %s; %s",
+        _named(changes),
+        _REMEDY,
+        Topic.INTEGER_STATE,
+    )

@@ -58,9 +58,9 @@ class Place:
             self.holder.cell_contents = value
         elif isinstance(self.holder, _Cached):
             self.holder.cache_clear()
-        elif isinstance(self.holder, type):
+        elif isinstance(self.holder, (type, FunctionType)):
             setattr(self.holder, self.key, value)
-        elif not isinstance(self.holder, (FunctionType, *_WRAPPERS)):
+        elif not isinstance(self.holder, _WRAPPERS):
             object.__setattr__(self.holder, self.key, value)
 
     def take(self) -> None:
