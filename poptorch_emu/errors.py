@@ -1,7 +1,8 @@
 """The exceptions that users see, and the functions that create them.
 
 Two layers raise `Error`: the Python front end (`make_error`), and the layers from capture to the
-engine (`compiler_error`), which PopTorch wrote in C++. The layout of their texts differs.
+engine (`compiler_error`), which PopTorch wrote in C++. The layout of their texts differs. In both,
+characters that could control the terminal become escapes, because names come from the user.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from poptorch_emu.untrusted.files import write_whole
+from poptorch_emu.untrusted.texts import printable_lines
 
 MAX_TEXT_LINES = 80
 LOG_FILE_NAME = "poptorch_error.log"
@@ -66,6 +68,7 @@ def require(condition: bool, message: str) -> None:
 
 def make_error(msg: str) -> Error:
     """Returns an `Error` of the Python layer (exact); the caller raises it."""
+    msg = printable_lines(msg)
     return _with_attributes(Error(f"'poptorch_py_error': {msg}"), msg, "poptorch_py_error", "")
 
 
@@ -86,6 +89,7 @@ def compiler_error(
         location: contexts, one on each line, innermost first; by default the calling function.
         recovery_action: reset that repairs a recoverable fault.
     """
+    message, location = printable_lines(message), printable_lines(location)
     file_and_line, function = _place_of(sys._getframe(1))
     location = location or f"{function} ({file_and_line})"
     lines = [f"In {file_and_line}: '{type}': {message}"]

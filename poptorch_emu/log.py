@@ -14,6 +14,9 @@ import subprocess
 import sys
 import traceback
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from types import TracebackType
 
@@ -21,6 +24,7 @@ from tqdm import tqdm
 
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.troubleshooting import linked
+from poptorch_emu.untrusted.texts import printable_lines
 
 logger = logging.getLogger("poptorch::python")
 compiler_logger = logging.getLogger("poptorch:cpp")
@@ -92,7 +96,8 @@ class _Formatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         level = record.levelname.lower()
-        line = f"{super().formatMessage(record)} [{level}] {record.message}"
+        message = printable_lines(record.message)
+        line = f"{super().formatMessage(record)} [{level}] {message}"
         if sys.stdout.isatty() and sys.stderr.isatty():
             return f"{_COLOUR_OF_LEVEL.get(record.levelno, '')}{linked(line)}{_COLOUR_END}"
         return line
@@ -187,6 +192,19 @@ def warn_repeatable(kind: str, message: str, *args: object) -> None:
     compiler_logger.warning(message, *args, extra={_REPEAT_KIND: kind})
 
 
+_is_muted: ContextVar[bool] = ContextVar("is_muted", default=False)
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Drops the messages of this thread, for work that repeats what was done before."""
+    token = _is_muted.set(True)
+    try:
+        yield
+    finally:
+        _is_muted.reset(token)
+
+
 class _Recent(logging.Filter):
     """Stores the last lines that were logged, for reports; passes every message."""
 
@@ -224,6 +242,8 @@ def _set_up() -> None:
         if not each.handlers:
             handler.setFormatter(_Formatter())
             each.addHandler(handler)
+    for each in (logger, compiler_logger):
+        each.addFilter(lambda _: not _is_muted.get())
     compiler_logger.addFilter(_repeat_limit)
     for each in (logger, compiler_logger):
         each.addFilter(_recent)

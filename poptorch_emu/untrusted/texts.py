@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import html
+import re
 
 # Source: Linux, NAME_MAX (255) in limits.h; the rest is left for a prefix or suffix of the name.
 _MOST_BYTES = 200
+_KEPT = re.compile(r"([\n\t])")
 
 
 def printable(text: str) -> str:
@@ -17,6 +19,13 @@ def printable(text: str) -> str:
         else character.encode("unicode_escape", "backslashreplace").decode()
         for character in text
     )
+
+
+def printable_lines(text: str) -> str:
+    """Returns the text as `printable` does, but with its tabs and ends of lines."""
+    if text.isprintable():
+        return text
+    return "".join(part if part in "\n\t" else printable(part) for part in _KEPT.split(text))
 
 
 def as_html(text: str) -> str:

@@ -74,6 +74,14 @@ def test_names_with_control_characters_then_no_report_holds_them(tmp_path: Path)
     assert any(r"layer\x1b[31m" in text for text in texts)
 
 
+def test_name_with_control_characters_then_an_error_shows_escapes() -> None:
+    model = Coloured()
+    model.get_submodule(Coloured.LAYER).weight = nn.Parameter(torch.ones(3, 3) * 1j)
+    with pytest.raises(poptorch.Error) as caught:
+        poptorch.inferenceModel(model, options())(X)
+    assert r"layer\x1b[31m.weight" in str(caught.value) and "\x1b" not in str(caught.value)
+
+
 def test_empty_library_when_the_disk_is_full_then_the_old_file_stays(tmp_path, monkeypatch) -> None:
     library = tmp_path / "ops.so"
     library.write_bytes(b"old")

@@ -27,6 +27,13 @@ def test_make_error_text_then_type_is_in_front():
     assert error.location == ""
 
 
+def test_names_with_control_characters_then_texts_hold_escapes_and_their_own_lines():
+    name = "layer\x1b[31m\x9b"
+    for error in (make_error(f"{name}\n\tend"), compiler_error(f"{name}\n\tend", location=name)):
+        assert error.message == r"layer\x1b[31m\x9b" + "\n\tend"
+        assert "\x1b" not in f"{error}{error.location}" and "\x9b" not in f"{error}{error.location}"
+
+
 def test_compiler_error_text_then_has_file_type_and_contexts():
     error = compiler_error("Too many IPUs.", location="place_blocks\ncompile_model")
     lines = str(error).splitlines()

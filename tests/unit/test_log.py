@@ -71,6 +71,11 @@ def test_record_when_not_on_a_terminal_then_has_the_plain_layout(capsys):
     )
 
 
+def test_record_with_a_name_that_could_control_the_terminal_then_shows_escapes(capsys):
+    log.logger.warning("block %s\nof two lines", "\x1b[2J")
+    assert capsys.readouterr().err.endswith(" block \\x1b[2J\nof two lines\n")
+
+
 @pytest.mark.parametrize("out_is_terminal", [True, False], ids=["both", "stderr-only"])
 def test_record_then_is_coloured_only_when_both_are_terminals(out_is_terminal, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: out_is_terminal)
