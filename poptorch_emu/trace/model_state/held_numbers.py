@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.log import logger
+from poptorch_emu.log import logger, muted
 from poptorch_emu.trace.model_state.number_search import Change, Values, values_in
 from poptorch_emu.trace.model_state.watched_numbers import Decisions, Site, watched
 from poptorch_emu.troubleshooting import Topic
@@ -102,13 +102,17 @@ def _is_same_when_turned(
 
 @contextmanager
 def _watching(after: Values, changes: list[Change], log: Decisions) -> Iterator[None]:
-    """Replaces numbers by watched ones, and puts all values back at the end."""
+    """Replaces numbers by watched ones, and puts all values back at the end.
+
+    A capture meanwhile repeats no message of the first one.
+    """
     try:
         for place in (each.place for each in changes):
             number = watched(place.value, frozenset({place.path}), log)
             if number is not place.value:
                 place.put(number)
-        yield
+        with muted():
+            yield
     finally:
         log.is_over = True
         after.restore()
