@@ -31,6 +31,8 @@ class Traits:
         is_view: whether the result shares, or may share, the memory of the first tensor.
         is_pointwise: whether it is pure and each element of the result depends only on the elements
             at the same place.
+        is_linear: whether applying it to a sum of tensors gives the sum of its results.
+        reads_shape_only: whether it reads only the shape and type of its tensor, to create numbers.
         runs_bodies: whether it runs regions, whose operations have their own traits.
         adds_to_sum: whether it adds to the gradient sum of the weight that its last argument names.
         reads_sum: whether it reads the gradient sum of the weight that its last argument names.
@@ -46,6 +48,8 @@ class Traits:
     is_seen_outside: bool = False
     is_view: bool = False
     is_pointwise: bool = False
+    is_linear: bool = False
+    reads_shape_only: bool = False
     runs_bodies: bool = False
     adds_to_sum: bool = False
     reads_sum: bool = False
@@ -73,6 +77,17 @@ _TABLE = {
 }
 # PyTorch's views whose schemas do not declare them as views.
 _UNDECLARED_VIEWS = (aten._unsafe_view.default,)
+# Operators that move or negate elements, whatever their other arguments are.
+_LINEAR = (
+    *(aten.t.default, aten.transpose.int, aten.permute.default, aten.view.default),
+    *(aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim),
+    *(aten.squeeze.dims, aten.clone.default, aten.neg.default),
+)
+# Results of `empty_like` and `new_empty` are no numbers yet.
+_OF_A_SHAPE = (
+    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+    *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
+)
 
 
 @cache
@@ -87,7 +102,13 @@ def traits_of(target: OpOverload) -> Traits:
     is_random = torch.Tag.nondeterministic_seeded in target.tags
     is_pure = not is_random and not target._schema.is_mutable
     is_pointwise = is_pure and torch.Tag.pointwise in target.tags
-    return Traits(is_pure=is_pure, is_view=is_view, is_pointwise=is_pointwise)
+    return Traits(
+        is_pure=is_pure,
+        is_view=is_view,
+        is_pointwise=is_pointwise,
+        is_linear=target in _LINEAR,
+        reads_shape_only=target in _OF_A_SHAPE,
+    )
 
 
 def _is_declared_view(target: OpOverload) -> bool:

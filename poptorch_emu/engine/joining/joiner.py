@@ -22,6 +22,7 @@ from poptorch_emu.engine.joining.row_layout import RowLayout, joined_value
 from poptorch_emu.engine.joining.row_rules import joined_form
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.ir.graph import Graph, Sink, SinkKind, SourceKind, record_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.passes.simplify import remove_dead
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
@@ -29,31 +30,6 @@ from poptorch_emu.torch_versions import OpOverload
 
 aten = torch.ops.aten
 
-# Linear operators: applying one to the sum of the micro-batches gives the sum of its results.
-_LINEAR = (
-    aten.t.default,
-    aten.transpose.int,
-    aten.permute.default,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.reshape.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.clone.default,
-    aten.neg.default,
-)
-# Operators whose result depends on the shape and type of the first argument only.
-_LIKE = (
-    aten.zeros_like.default,
-    aten.ones_like.default,
-    aten.full_like.default,
-    aten.empty_like.default,
-    aten.new_zeros.default,
-    aten.new_ones.default,
-    aten.new_full.default,
-    aten.new_empty.default,
-)
 _FORWARD = (Kind.FORWARD, 0)
 
 
@@ -153,7 +129,7 @@ class _Joiner:
         if node.target is operator.getitem:
             return self._select(node)
         inputs = node.all_input_nodes
-        if node.target in _LIKE:
+        if traits_of(node.target).reads_shape_only:
             return _Forms(shared=self._repeat(node, 0))
         if all(self._forms[each].shared is not None for each in inputs):
             shared = self._repeat(node, 0)
@@ -194,7 +170,8 @@ class _Joiner:
     def _is_linear(self, node: fx.Node) -> bool:
         # Adding a number is not linear, because the sum contains it once for each micro-batch.
         has_tensors = all(isinstance(each, fx.Node) for each in node.args[:2])
-        return node.target in _LINEAR or node.target is aten.add.Tensor and has_tensors
+        is_addition = node.target is aten.add.Tensor and has_tensors
+        return traits_of(node.target).is_linear or is_addition
 
     def _select(self, node: fx.Node) -> _Forms:
         """Adds the selection of one result of an operation with several results."""

@@ -14,6 +14,7 @@ from poptorch_emu.engine.engine_graph import EngineGraph
 from poptorch_emu.ir.arguments import arguments_of, is_random
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Source, SourceKind, record_of, source_of
+from poptorch_emu.ir.operator_traits import traits_of
 from poptorch_emu.passes.simplify import has_same_metadata, remove_dead
 
 aten = torch.ops.aten
@@ -21,8 +22,6 @@ aten = torch.ops.aten
 # Operators with the operand that leaves every number unchanged. `add` is missing: -0 plus 0 is 0.
 _UNCHANGED_BY = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.sub.Tensor: 0}
 _SAME_SHAPE = {aten.expand.default, aten.view.default}
-# Operators whose result depends on the metadata of their argument only.
-_LIKE = {aten.full_like.default, aten.ones_like.default, aten.zeros_like.default}
 
 
 def leave_out_neutral_operations(code: EngineGraph) -> int:
@@ -77,7 +76,7 @@ def _number(node: fx.Node, code: EngineGraph) -> fx.Node | None:
         return None
     known = {each: _constant(each, code) for each in node.all_input_nodes}
     # In phased execution the memory plan counts the argument of these operators, so they stay.
-    if node.target in _LIKE and not code.config.strategy.is_phased:
+    if traits_of(node.target).reads_shape_only and not code.config.strategy.is_phased:
         known = {each: torch.empty((), dtype=value.dtype) for each in known}
     is_ours = node.target.namespace == "aten"  # type: ignore[union-attr]
     if not is_ours or not known or any(each is None for each in known.values()):

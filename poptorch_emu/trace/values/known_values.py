@@ -29,18 +29,6 @@ from poptorch_emu.trace.values.integer_state import is_integer_state
 aten = torch.ops.aten
 ValueOfSource = Callable[[fx.Node], torch.Tensor | None]
 
-# Operations that read the shape of a tensor, and no value.
-_OF_A_SHAPE = frozenset(
-    {
-        aten.full_like.default,
-        aten.new_full.default,
-        aten.new_ones.default,
-        aten.new_zeros.default,
-        aten.ones_like.default,
-        aten.zeros_like.default,
-    }
-)
-
 
 def known_value(
     graph: Graph, node: fx.Node, value_of: ValueOfSource = lambda _: None
@@ -69,7 +57,7 @@ def known_value(
             if (truth := decided(each)) is not None:
                 values[each] = torch.full(each.meta["val"].shape, truth)
                 continue
-            if each.target in _OF_A_SHAPE:
+            if reads_shape_only(each):
                 like = each.all_input_nodes[0]
                 form = like.meta["val"]
                 values.setdefault(like, torch.empty(form.shape, dtype=form.dtype))
@@ -134,7 +122,7 @@ def ancestors(
 
 def reads_shape_only(node: fx.Node) -> bool:
     """Returns whether an operation reads the shapes of its arguments, and no values."""
-    return node.target in _OF_A_SHAPE
+    return isinstance(node.target, OpOverload) and traits_of(node.target).reads_shape_only
 
 
 def read_state(graph: Graph, node: fx.Node) -> list[str]:
