@@ -1,4 +1,4 @@
-"""Table of kernels for matrix products, by purpose, sizes and processor.
+"""Table of kernels for matrix products and operations made of them, by sizes and processor.
 
 A row combines a kernel, the packing of its weight, and the sizes and processors that it is
 faster than PyTorch's own product. The choice depends on the graph and the processor, never on the
@@ -22,21 +22,27 @@ from poptorch_emu.environment import processor
 
 
 class Role(Enum):
-    """Purpose of a product."""
+    """Purpose of a product, or of an operation made of products of these sizes."""
 
     FIXED_LAYER = "a linear layer of inference, whose weight is packed once"
     LAYER = "a linear layer of training, whose weight is packed once a window"
     PRODUCT = "another product of training, such as the gradient of a layer's input"
     WEIGHT_GRADIENT = "the gradient of a layer's weight, which is added to its sum"
+    ATTENTION = "attention of inference: scores (queries, keys) @ values (keys, depth)"
+    POOLED_CONVOLUTION = (
+        "a convolution of inference before a pooling: (elements of the result of one channel and "
+        "of the window, input channels) @ (input channels, output channels)"
+    )
 
 
 class Kernel(Enum):
-    """Implementation of a product; the first three are kernels of the engine's operators."""
+    """Implementation of a role; the first three are kernels of the engine's operators."""
 
     LIBRARY = "PyTorch's product, or MKL's where the weight is packed"
     SMALL = "csrc/numerics/gemm/small_product.h"
     PANELS = "csrc/numerics/gemm/panel_product.h"
-    ONEDNN = "PyTorch's operators that call oneDNN"
+    ONEDNN = "operators that call oneDNN"
+    HEADS = "csrc/ops/attention_by_heads.cpp"
 
     @property
     def number(self) -> int:
@@ -68,7 +74,7 @@ class Processor:
             return self.has_onednn
         if kernel is Kernel.LIBRARY:
             return self.has_mkl or not is_packed
-        return self.own_vector_bits > 0
+        return self.own_vector_bits >= (self.vector_bits if kernel is Kernel.HEADS else 1)
 
 
 @functools.cache
@@ -193,129 +199,54 @@ _AVX2 = Limits(
 # The kernel's tile holds 6 x 64 sums. It also computes the padding.
 _AVX512 = Limits(inputs=_from(16), multiplications=_from(2**20), tile=(6, 64))
 
+# With more input channels, oneDNN reorders the images. With more output channels, channels last is
+# as fast. With fewer multiplications, wrapping tensors for oneDNN costs more than it saves
+# (assumed); for example, the first convolution of MNIST has 144,000 in an image.
+_FEW_CHANNELS = Limits(inputs=range(1, 16), outputs=range(1, 33), multiplications=_from(2**23))
+
 # If several rows apply to a product, the first one is chosen.
 TABLE = (
-    Row(
-        Role.FIXED_LAYER,
-        Kernel.PANELS,
-        _AVX2,
-        vendor=_AMD,
-        vector_bits=256,
-        is_packed=True,
-        gives="1.08 encoder 4x256 inference",
-    ),
-    Row(
-        Role.FIXED_LAYER,
-        Kernel.SMALL,
-        _SMALL,
-        is_packed=True,
-        gives="1.95 mlp in inference",
-    ),
-    Row(
-        Role.FIXED_LAYER,
-        Kernel.SMALL,
-        _SMALL_ON_AMD,
-        vendor=_AMD,
-        vector_bits=512,
-        is_packed=True,
-        gives="1.1 mnist inference",
-    ),
-    Row(
-        Role.FIXED_LAYER,
-        Kernel.LIBRARY,
-        Limits(rows=_from(16), multiplications=_from(2**20)),
-        vendor=_INTEL,
-        is_packed=True,
-        gives="1.02 encoder 4x256 inference",
-    ),
-    Row(
-        Role.FIXED_LAYER,
-        Kernel.ONEDNN,
-        Limits(multiplications=_from(2**23)),
-        is_packed=True,
-        gives="1.07 encoder 4x256 inference",
-    ),
-    Row(
-        Role.LAYER,
-        Kernel.PANELS,
-        _AVX2,
-        vendor=_AMD,
-        vector_bits=256,
-        is_packed=True,
+    Row(Role.FIXED_LAYER, Kernel.PANELS, _AVX2, vendor=_AMD, vector_bits=256, is_packed=True,
+        gives="1.08 encoder 4x256 inference"),
+    Row(Role.FIXED_LAYER, Kernel.SMALL, _SMALL, is_packed=True,
+        gives="1.95 mlp in inference"),
+    Row(Role.FIXED_LAYER, Kernel.SMALL, _SMALL_ON_AMD, vendor=_AMD, vector_bits=512, is_packed=True,
+        gives="1.1 mnist inference"),
+    Row(Role.FIXED_LAYER, Kernel.LIBRARY, Limits(rows=_from(16), multiplications=_from(2**20)),
+        vendor=_INTEL, is_packed=True,
+        gives="1.02 encoder 4x256 inference"),
+    Row(Role.FIXED_LAYER, Kernel.ONEDNN, Limits(multiplications=_from(2**23)), is_packed=True,
+        gives="1.07 encoder 4x256 inference"),
+    Row(Role.LAYER, Kernel.PANELS, _AVX2, vendor=_AMD, vector_bits=256, is_packed=True,
         fewest_products=4,
-        gives="1.14 encoder 4x512, 1.08 lstm, with the other products of training",
-    ),
-    Row(
-        Role.LAYER,
-        Kernel.SMALL,
-        replace(_SMALL, rows=_from(4)),
-        is_packed=True,
-        fewest_products=4,
-        numbers_by_product=1024,
-        gives="1.53 mlp, 1.16 embedding, with the other products of training",
-    ),
-    Row(
-        Role.LAYER,
-        Kernel.LIBRARY,
-        Limits(rows=range(16, 513), multiplications=_from(2**20)),
-        vendor=_INTEL,
+        gives="1.14 encoder 4x512, 1.08 lstm, with the other products of training"),
+    Row(Role.LAYER, Kernel.SMALL, replace(_SMALL, rows=_from(4)), is_packed=True,
+        fewest_products=4, numbers_by_product=1024,
+        gives="1.53 mlp, 1.16 embedding, with the other products of training"),
+    Row(Role.LAYER, Kernel.LIBRARY, Limits(rows=range(16, 513), multiplications=_from(2**20)),
+        vendor=_INTEL, vector_bits=512, is_packed=True, fewest_products=4,
+        gives="1.06 encoder 4x512, with gradients of weights by panels"),
+    Row(Role.PRODUCT, Kernel.ONEDNN, Limits(multiplications=_from(2**24)),
+        vendor=_AMD, vector_bits=512,
+        gives="1.08 encoder 4x512"),
+    Row(Role.PRODUCT, Kernel.PANELS, _AVX2, vendor=_AMD, vector_bits=256,
+        gives="1.14 encoder 4x512, with layers and gradients of weights"),
+    Row(Role.PRODUCT, Kernel.SMALL, _SMALL,
+        gives="1.53 mlp, 1.16 embedding, with layers and gradients of weights"),
+    Row(Role.WEIGHT_GRADIENT, Kernel.PANELS, _AVX2, vendor=_AMD, vector_bits=256,
+        gives="1.14 encoder 4x512, with layers and gradients of inputs"),
+    Row(Role.WEIGHT_GRADIENT, Kernel.SMALL, _SMALL,
+        gives="1.08 mlp, 1.06 embedding"),
+    Row(Role.WEIGHT_GRADIENT, Kernel.PANELS, _AVX512, vendor=_AMD, vector_bits=512,
+        gives="1.03 encoder 4x512"),
+    Row(Role.WEIGHT_GRADIENT, Kernel.PANELS, replace(_AVX512, multiplications=_from(2**25)),
         vector_bits=512,
-        is_packed=True,
-        fewest_products=4,
-        gives="1.06 encoder 4x512, with gradients of weights by panels",
-    ),
-    Row(
-        Role.PRODUCT,
-        Kernel.ONEDNN,
-        Limits(multiplications=_from(2**24)),
-        vendor=_AMD,
-        vector_bits=512,
-        gives="1.08 encoder 4x512",
-    ),
-    Row(
-        Role.PRODUCT,
-        Kernel.PANELS,
-        _AVX2,
-        vendor=_AMD,
-        vector_bits=256,
-        gives="1.14 encoder 4x512, with layers and gradients of weights",
-    ),
-    Row(
-        Role.PRODUCT,
-        Kernel.SMALL,
-        _SMALL,
-        gives="1.53 mlp, 1.16 embedding, with layers and gradients of weights",
-    ),
-    Row(
-        Role.WEIGHT_GRADIENT,
-        Kernel.PANELS,
-        _AVX2,
-        vendor=_AMD,
-        vector_bits=256,
-        gives="1.14 encoder 4x512, with layers and gradients of inputs",
-    ),
-    Row(
-        Role.WEIGHT_GRADIENT,
-        Kernel.SMALL,
-        _SMALL,
-        gives="1.08 mlp, 1.06 embedding",
-    ),
-    Row(
-        Role.WEIGHT_GRADIENT,
-        Kernel.PANELS,
-        _AVX512,
-        vendor=_AMD,
-        vector_bits=512,
-        gives="1.03 encoder 4x512",
-    ),
-    Row(
-        Role.WEIGHT_GRADIENT,
-        Kernel.PANELS,
-        replace(_AVX512, multiplications=_from(2**25)),
-        vector_bits=512,
-        gives="1.06 encoder 4x512, with layers by packed weights",
-    ),
-)
+        gives="1.06 encoder 4x512, with layers by packed weights"),
+    Row(Role.ATTENTION, Kernel.HEADS, Limits(line=16), vendor=_AMD, vector_bits=512,
+        gives="1.04 encoder 4x256 inference"),
+    Row(Role.POOLED_CONVOLUTION, Kernel.ONEDNN, _FEW_CHANNELS, vector_bits=512,
+        gives="1.34 mnist inference"),
+)  # fmt: skip
 
 
 def choose(

@@ -41,6 +41,16 @@ def compiling_for(vendor: str | None, vector_bits: int) -> Iterator[None]:
         yield
 
 
+def on_any_processor(role: Role, **limits: range) -> tuple[Row, ...]:
+    """Returns the table with the rows of a role for any processor, and with other limits."""
+    return tuple(
+        replace(row, vendor=None, vector_bits=0, limits=replace(row.limits, **limits))
+        if row.role is role
+        else row
+        for row in product_kernels.TABLE
+    )
+
+
 @contextmanager
 def choosing(role: Role, kernel: Kernel, *, is_packed: bool = False) -> Iterator[None]:
     """Selects one kernel for all products of a role, of any size, and for no other products."""

@@ -14,32 +14,22 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph, is_single
-from poptorch_emu.engine.product_kernels import this_processor
+from poptorch_emu.engine.product_kernels import Role, choose
 from poptorch_emu.ir.arguments import arguments_of
 
 aten = torch.ops.aten
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 _BY_HEADS = torch.ops.poptorch_emu.attention_by_heads.default
-# Numbers in a cache line; the products read whole lines.
-_LINE = 16
 
 
 def attend_by_heads(code: EngineGraph) -> int:
     """Replaces attention without mask and dropout; returns the number of replaced operations."""
-    if not runs_here():
-        return 0
     found = code.graph.fx.find_nodes(op="call_function", target=_ATTENTION)
     changed = [node for node in found if _is_plain(node)]
     for node in changed:
         _replace(node, code)
     return len(changed)
-
-
-def runs_here() -> bool:
-    """Returns whether the engine's small products are faster than PyTorch's library."""
-    here = this_processor()
-    return here.vendor == "AuthenticAMD" and here.vector_bits == here.own_vector_bits == 512
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -52,8 +42,8 @@ def _is_plain(node: fx.Node) -> bool:
         and all(is_single(each) for each in (call.query, call.key, call.value))
         and key.shape == value.shape
         and query.shape[:2] == key.shape[:2]  # Grouped heads stay with PyTorch.
-        and query.shape[-1] % _LINE == 0
         and query.stride()[-1] == 1
+        and choose(Role.ATTENTION, query.shape[-2], *key.shape[-2:]) is not None
         and all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
     )
 

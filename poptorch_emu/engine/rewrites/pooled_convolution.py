@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph, is_single
-from poptorch_emu.engine.product_kernels import this_processor
+from poptorch_emu.engine.product_kernels import Role, choose
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.torch_versions import OpOverload
 
@@ -24,14 +24,6 @@ aten = torch.ops.aten
 
 _POOLED: OpOverload = torch.ops.poptorch_emu.pooled_convolution.default
 _MAX_POOL = aten.max_pool2d_with_indices.default
-# Maximum number of input channels that lets oneDNN read images in their given layout.
-_MOST_INPUT_CHANNELS = 15
-# Maximum number of output channels. With more, channels last is as fast, and the writes cost more.
-_MOST_OUTPUT_CHANNELS = 32
-# Assumed: below this number of multiplications, wrapping tensors for oneDNN costs more time than it
-# saves. For example, the first convolution of MNIST has 144,000 in an image (10 channels of 24 x
-# 24, 5 x 5 windows).
-_FEWEST_MULTIPLICATIONS = 2**23
 
 
 @dataclass(frozen=True)
@@ -46,8 +38,6 @@ class _Chain:
 
 def pool_convolutions(code: EngineGraph) -> int:
     """Replaces convolutions whose result only a pooling reads; returns their number."""
-    if not runs_here():
-        return 0
     found = code.graph.fx.find_nodes(op="call_function", target=aten.convolution.default)
     chains = [_chain(node) for node in found if _is_for_us(node, code)]
     changed = [chain for chain in chains if chain is not None]
@@ -56,24 +46,15 @@ def pool_convolutions(code: EngineGraph) -> int:
     return len(changed)
 
 
-def runs_here() -> bool:
-    """Returns whether this processor has vectors as wide as a block of channels."""
-    here = this_processor()
-    return here.has_onednn and here.vector_bits == 512
-
-
 def _is_for_us(node: fx.Node, code: EngineGraph) -> bool:
     conv = arguments_of(node)
-    images, weight = conv.input.meta["val"], conv.weight.meta["val"]
-    if conv.transposed or conv.groups != 1 or images.dim() != 4 or not is_single(node):
+    weight = conv.weight.meta["val"]
+    if conv.transposed or conv.groups != 1 or weight.dim() != 4 or not is_single(node):
         return False
-    return (
-        is_single(conv.input)
-        and code.is_made_once(conv.weight)
-        and images.shape[1] <= _MOST_INPUT_CHANNELS
-        and weight.shape[0] <= _MOST_OUTPUT_CHANNELS
-        and node.meta["val"].numel() * math.prod(weight.shape[1:]) >= _FEWEST_MULTIPLICATIONS
-    )
+    outputs, inputs, *window = weight.shape
+    rows = node.meta["val"].numel() // outputs * math.prod(window)
+    is_faster = choose(Role.POOLED_CONVOLUTION, rows, inputs, outputs) is not None
+    return is_faster and is_single(conv.input) and code.is_made_once(conv.weight)
 
 
 def _chain(convolution: fx.Node) -> _Chain | None:

@@ -24,6 +24,7 @@ INTEL_AVX2 = ("GenuineIntel", 256)
 UNKNOWN = (None, 512)
 
 LAYER, FIXED, PRODUCT, GRADIENT = Role.LAYER, Role.FIXED_LAYER, Role.PRODUCT, Role.WEIGHT_GRADIENT
+ATTENTION, POOLED = Role.ATTENTION, Role.POOLED_CONVOLUTION
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +77,15 @@ def chosen(processor: tuple[str | None, int], role: Role, *sizes: int) -> Kernel
         (UNKNOWN, LAYER, (64, 512, 512), None),
         (UNKNOWN, FIXED, (128, 256, 256), Kernel.ONEDNN),
         (UNKNOWN, FIXED, (127, 256, 256), None),
+        (AMD_AVX512, ATTENTION, (1, 1, 16), Kernel.HEADS),
+        (AMD_AVX512, ATTENTION, (1, 1, 24), None),
+        (AMD_AVX2, ATTENTION, (1, 1, 16), None),
+        (INTEL_AVX512, ATTENTION, (1, 1, 16), None),
+        (UNKNOWN, POOLED, (2**15, 15, 32), Kernel.ONEDNN),
+        (UNKNOWN, POOLED, (2**14, 15, 32), None),
+        (UNKNOWN, POOLED, (2**15, 16, 32), None),
+        (UNKNOWN, POOLED, (2**15, 15, 33), None),
+        (INTEL_AVX2, POOLED, (2**15, 15, 32), None),
     ],
 )
 def test_product_then_has_the_kernel_that_was_faster(
@@ -124,6 +134,7 @@ def test_kernel_that_cannot_run_then_is_not_chosen() -> None:
 def test_row_then_is_chosen_for_some_sizes(row: Row) -> None:
     processor = row.vendor, row.vector_bits or 512
     sizes = [(rows, 256, columns) for rows in (8, 16, 256, 512) for columns in (64, 256, 2048)]
+    sizes.append((2**20, 8, 8))
     with compiling_for(*processor):
         assert row in [choose(row.role, *each, num_products=16) for each in sizes]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.processors import needs_vectors
+from support.processors import needs_vectors, on_any_processor
 from torch import nn
 from torch.nn import functional as F
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine.rewrites import attention_by_heads
+from poptorch_emu.engine import product_kernels
+from poptorch_emu.engine.product_kernels import Role
 
 pytestmark = needs_vectors
 OURS = "poptorch_emu::attention_by_heads("
@@ -19,7 +20,7 @@ BATCH, LENGTH, WIDTH = 4, 10, 64
 
 @pytest.fixture(autouse=True)
 def _any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_by_heads, "runs_here", lambda: True)
+    monkeypatch.setattr(product_kernels, "TABLE", on_any_processor(Role.ATTENTION))
 
 
 class Attentive(nn.Module):
@@ -104,7 +105,7 @@ def test_attention_then_equals_plain_pytorch(name):
 
 
 def test_where_the_library_is_as_fast_then_pytorch_s_attention_stays(monkeypatch):
-    monkeypatch.setattr(attention_by_heads, "runs_here", lambda: False)
+    monkeypatch.setattr(product_kernels, "TABLE", ())
     inference = poptorch.inferenceModel(made("heads"))
     torch.testing.assert_close(inference(data()), made("heads")(data()))
     assert OURS not in text_of(inference)

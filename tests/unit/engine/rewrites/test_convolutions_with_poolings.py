@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 from support.inference_ways import plain_and_other, through_blocks, two_replicas, unchanged
-from support.processors import needs_onednn
+from support.processors import needs_onednn, on_any_processor
 from support.rewrites import leave_out
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine.rewrites import pooled_convolution
+from poptorch_emu.engine import product_kernels
+from poptorch_emu.engine.product_kernels import Role
 from poptorch_emu.engine.rewrites.pooled_convolution import pool_convolutions
 
 pytestmark = needs_onednn
@@ -20,11 +22,17 @@ POOLED = "poptorch_emu::pooled_convolution("
 X = (4, 3, 20, 22)
 
 
+def pool_from(monkeypatch: pytest.MonkeyPatch, fewest: int) -> None:
+    """Allows the rewrite on any processor, from a number of multiplications on."""
+    limit = range(fewest, sys.maxsize)
+    table = on_any_processor(Role.POOLED_CONVOLUTION, multiplications=limit)
+    monkeypatch.setattr(product_kernels, "TABLE", table)
+
+
 @pytest.fixture(autouse=True)
 def _any_size_and_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allows the rewrite for small convolutions, and on any processor."""
-    monkeypatch.setattr(pooled_convolution, "_FEWEST_MULTIPLICATIONS", 1)
-    monkeypatch.setattr(pooled_convolution, "runs_here", lambda: True)
+    pool_from(monkeypatch, 1)
 
 
 class Shown(nn.Module):
@@ -238,7 +246,7 @@ def test_weights_when_the_user_changes_them_then_are_those_of_the_next_call():
 @pytest.mark.parametrize("fewest", [20 * 18 * 6 * 4 * 27, 20 * 18 * 6 * 4 * 27 + 1])
 def test_convolution_of_few_multiplications_then_stays(fewest, monkeypatch):
     """The result is [4, 6, 18, 20], each of 3 * 3 * 3 products."""
-    monkeypatch.setattr(pooled_convolution, "_FEWEST_MULTIPLICATIONS", fewest)
+    pool_from(monkeypatch, fewest)
     inference = poptorch.inferenceModel(made("norm"))
     inference.compile(images())
     assert (POOLED in text_of(inference)) is (fewest == 20 * 18 * 6 * 4 * 27)
