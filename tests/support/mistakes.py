@@ -339,7 +339,7 @@ def tensorflow_function(place: Place) -> None:
 
 
 def added_gradients(place: Place) -> None:
-    note = keras_part("run_settings").note_default_reduction
+    note = keras_part("settings.run_settings").note_default_reduction
     note.cache_clear()
     note()
 
