@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -242,6 +243,13 @@ def random_in_attribute(inner: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.ones_like(x)
 
 
+def beside_a_draw_of_the_host(inner: Any, x: torch.Tensor) -> torch.Tensor:
+    inner.kept = x * 2
+    drawn = np.random.permutation(64)
+    inner.rows = x[drawn[:2] % 2]
+    return torch.ones_like(x)
+
+
 def body_in_attribute(inner: Any, x: torch.Tensor) -> torch.Tensor:
     def body(y: torch.Tensor) -> torch.Tensor:
         inner.kept = y
@@ -256,6 +264,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Model], Any, str]] = {
     "list": (lambda: Model(input_in_list, [7]), [7, 3], "inner.kept[1]"),
     "dict": (lambda: Model(input_in_dict, {"a": 1}), {"a": 1}, "inner.kept['map']"),
     "random": (lambda: Model(random_in_attribute), None, "inner.kept"),
+    "draw": (lambda: Model(beside_a_draw_of_the_host), None, "inner.kept"),
     "body": (lambda: Model(body_in_attribute), None, "inner.kept"),
 }
 
@@ -377,6 +386,53 @@ def test_outputs_when_kept_and_returned_then_are_returned_in_each_call() -> None
     for factor in (1, 2):
         torch.testing.assert_close(inference(X * factor), {"x": X * factor * 2})
     assert model.inner.kept in (None, {})
+
+
+def cached_output(inner: Any, x: torch.Tensor) -> torch.Tensor:
+    if inner.kept is None:
+        inner.kept = x * 2
+    return inner.kept
+
+
+def cached_in_dict(inner: Any, x: torch.Tensor) -> torch.Tensor:
+    return inner.kept.setdefault("first", (x.softmax(-1), 3))[0]
+
+
+def last_input(inner: Any, x: torch.Tensor) -> torch.Tensor:
+    last, inner.kept = inner.kept, x.detach()
+    return last
+
+
+def other_after_the_first(inner: Any, x: torch.Tensor) -> torch.Tensor:
+    is_first, inner.kept = inner.kept is None, x * 1
+    return x if is_first else -x
+
+
+@pytest.mark.parametrize("use", [trained, evaluated], ids=["trained", "evaluated"])
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (cached_output, None),
+        (cached_in_dict, {}),
+        (last_input, torch.zeros(3, 4)),
+        (other_after_the_first, None),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_tensor_of_an_input_when_a_second_call_uses_it_then_refused(
+    keep: Callable, kept: Any, use: Callable
+) -> None:
+    model = Model(keep, copy.copy(kept))
+    with pytest.raises(poptorch.Error, match=r"inner.kept.*:\d+\), and a second call computes"):
+        use(model)
+    assert type(model.inner.kept) is type(kept)
+
+
+def test_tensor_of_an_input_when_kept_before_the_model_is_wrapped_then_a_constant() -> None:
+    model = Model(cached_output)
+    model(X)
+    expected = model(X * 3)
+    torch.testing.assert_close(poptorch.inferenceModel(model, options())(X * 3), expected)
 
 
 def test_forward_when_it_fails_then_what_it_kept_has_values() -> None:

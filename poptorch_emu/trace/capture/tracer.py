@@ -21,6 +21,7 @@ from poptorch_emu import _C
 from poptorch_emu.config import CompileConfig
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.mutation import is_mutating, written_memory
+from poptorch_emu.log import muted
 from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode, disable_current_modes
 from poptorch_emu.trace.capture import assigned_buffers
@@ -38,9 +39,11 @@ from poptorch_emu.trace.model_state.module_state import (
     replace_buffer,
     warn_of_shared_memory,
 )
+from poptorch_emu.trace.model_state.number_search import values_in
 from poptorch_emu.trace.operators import dynamic_slices, loss
 from poptorch_emu.trace.pytorch import checkpoints
-from poptorch_emu.trace.recording import regions
+from poptorch_emu.trace.pytorch.host_draws import HostDraws
+from poptorch_emu.trace.recording import left_tensors, regions
 from poptorch_emu.trace.recording.left_tensors import LeftTensors
 from poptorch_emu.trace.recording.recorder import IPU
 from poptorch_emu.trace.values import integer_state
@@ -267,12 +270,44 @@ def trace_forward(
         Error: the model cannot be captured; the text names reason, line and remedy.
     """
     record = partial(_trace, model, arguments, config, initial_gradient, hooks, metadata)
-    numbers = HeldNumbers(model)
-    forward = record()
+    numbers, draws = HeldNumbers(model), HostDraws()
+
+    def again() -> Forward:
+        with draws.repeated():
+            return record()
+
+    forward = record(lambda first, left: _check_unread(model, first, left, again))
     if forward.resized or forward.new_state.made:
-        forward = _with_new_buffers(model, forward, record)
-    numbers.check_later_calls(lambda: forward.texts, lambda: record().texts)
+        forward = _with_new_buffers(model, forward, again)
+    numbers.check_later_calls(lambda: forward.texts, lambda: again().texts)
     return forward
+
+
+def _check_unread(
+    model: torch.nn.Module, forward: Forward, left: LeftTensors, record: Callable[[], Forward]
+) -> None:
+    """Checks that a second call would not use tensors without values that the first one left.
+
+    Args:
+        model: the user's module.
+        forward: the first capture, whose fake tensors are still where it left them.
+        left: the places of these tensors.
+        record: captures the model again.
+
+    Raises:
+        Error: the second capture fails or computes something else.
+    """
+    after = values_in(model)
+    try:
+        with muted():
+            is_same = not left.unknown or record().texts == forward.texts
+    except Exception as failure:
+        raise left_tensors.refused(left.unknown) from failure
+    finally:
+        after.restore()
+    if not is_same:
+        raise left_tensors.refused(left.unknown)
+    left_tensors.warn({**left.unknown, **left.in_arguments})
 
 
 def _with_new_buffers(
@@ -311,20 +346,30 @@ def _trace(
     initial_gradient: InitialGradient,
     hooks: tuple[Callable[[], None], Callable[[], None]],
     metadata: Mapping[str, ResultMetadata] | None,
+    check: Callable[[Forward, LeftTensors], None] = lambda *_: None,
 ) -> Forward:
-    """Records one call with the current buffers."""
+    """Records one call with the current buffers.
+
+    Args:
+        check: checks a capture that leaves tensors without values, before these are removed.
+    """
     session = TraceState(config, metadata or {})
     if config.is_training:
         warn_of_shared_memory(model)
     left, ours = LeftTensors(model), list[torch.Tensor]()
     try:
-        forward = _record(session, model, arguments, initial_gradient, hooks)
-        assert forward.backward_lines is not None  # Runs the user's code in backward.
-        assert forward.guards is not None  # Backward may have read values.
-        ours = forward.held_tensors()
+        try:
+            forward = _record(session, model, arguments, initial_gradient, hooks)
+            assert forward.backward_lines is not None  # Runs the user's code in backward.
+            assert forward.guards is not None  # Backward may have read values.
+            ours = forward.held_tensors()
+        finally:
+            left.replace(session.value_of, session.graph, arguments(lambda tensor: tensor), ours)
+        if left.unknown or left.in_arguments:
+            check(forward, left)
         return forward
     finally:
-        left.replace(session.value_of, session.graph, arguments(lambda tensor: tensor), ours)
+        left.restore()
 
 
 def _record(

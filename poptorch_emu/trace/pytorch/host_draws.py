@@ -92,6 +92,29 @@ def undecided() -> Iterator[None]:
         )
 
 
+class HostDraws:
+    """The draws of Python and NumPy from now on, which another capture repeats."""
+
+    def __init__(self) -> None:
+        """Stores the states of the shared generators."""
+        self._states = random.getstate(), np.random.get_state(legacy=True)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Repeats the draws; afterwards the generators continue from their present states."""
+        present = random.getstate(), np.random.get_state(legacy=True)
+        self._set(self._states)
+        try:
+            yield
+        finally:
+            self._set(present)
+
+    @staticmethod
+    def _set(states: tuple[Any, Any]) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
 def _states() -> tuple[Any, ...]:
     """Returns the states of the shared generators of Python and NumPy."""
     kind, keys, *rest = np.random.get_state(legacy=True)

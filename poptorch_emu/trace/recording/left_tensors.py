@@ -2,6 +2,7 @@
 
 A plain call stores values there for the next call. So after a trace, each fake tensor is replaced
 by its value if that is known (a table, a mask, a parameter), otherwise by the earlier object.
+Before that, the model is captured again, as in a second call, which must not use the unknown ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils.weak import WeakIdKeyDictionary
 
+from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.log import logger
@@ -26,6 +28,7 @@ from poptorch_emu.troubleshooting import Topic
 _UNKNOWN = object()
 _HOST = torch.device("cpu")
 _MAX_NAMED = 8
+_ARGUMENTS = "arguments"  # Name of the call's arguments in places.
 # Values that have replaced fake tensors. The next trace uses them as constants.
 _values = WeakIdKeyDictionary()
 _OF_TORCH = frozenset(vars(torch.nn.Module()))  # Attributes of every module.
@@ -44,13 +47,17 @@ class LeftTensors:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._before: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        self._find: Callable[[], list[Place]] = list
+        # Lines that computed the tensors without known values, by their places.
+        self.unknown: dict[str, str] = {}
+        self.in_arguments: dict[str, str] = {}
         for holder in (*_namespaces(model), *model.modules()):
             self._keep(holder)
 
     def replace(
         self, value_of: ValueOf, graph: Graph, arguments: Any, ours: Sequence[torch.Tensor]
     ) -> None:
-        """Replaces all remaining fake tensors by values or by earlier objects.
+        """Replaces fake tensors whose values are known, and stores places and lines of others.
 
         Args:
             value_of: returns the value of a fake tensor; None if it is unknown.
@@ -65,20 +72,24 @@ class LeftTensors:
         files = _files_of(graph)
         namespaces = [*_namespaces(self._model), *_namespaces_of_files(files)]
         roots += [(_name(each), each) for each in namespaces]
-        search = Search(_is_of_trace, files)
-        found = list(search.run([*roots, ("arguments", arguments)]))
-        unknown: dict[str, str] = {}
-        for place in reversed(found):  # Reversed: removal shifts later indices.
+        roots.append((_ARGUMENTS, arguments))
+        self._find = lambda: list(Search(_is_of_trace, files).run(roots))
+        for place in reversed(self._find()):  # Reversed: removal shifts later indices.
             value = _converted(place.value, value_of)
             if value == _HOST:
                 self._replace_device(place)
-            elif value is _UNKNOWN:
-                unknown[place.path] = _line_of(place.value, graph)
+            elif value is not _UNKNOWN:
+                place.put(value)
+            elif place.path.startswith(_ARGUMENTS):  # The next call has others.
+                self.in_arguments[place.path] = _line_of(place.value, graph)
                 self._restore(place)
             else:
-                place.put(value)
-        if unknown:
-            _warn(unknown)
+                self.unknown[place.path] = _line_of(place.value, graph)
+
+    def restore(self) -> None:
+        """Replaces the tensors without known values by earlier objects."""
+        for place in reversed(self._find() if self.unknown else []):
+            self._restore(place)
 
     def _keep(self, holder: Any) -> None:
         """Stores the content of a holder, and of the containers in it."""
@@ -201,17 +212,32 @@ def _name(namespace: Any) -> str:
     return str(namespace["__name__"])
 
 
-def _warn(lines: dict[str, str]) -> None:
+def warn(lines: dict[str, str]) -> None:
     """Warns about tensors that are lost, by their places and the lines that computed them."""
-    names = [f"{place} (computed at {line})" if line else place for place, line in lines.items()]
-    names.sort()
-    rest = len(names) - _MAX_NAMED
     logger.warning(
-        "forward leaves tensors in %s%s, but their values only exist when the model runs: the "
+        "forward leaves tensors in %s, but their values only exist when the model runs: the "
         "values from before the model was traced were restored, and no call changes them. Return "
         "such tensors from forward, or keep them in a buffer (register_buffer in __init__, copy_ "
         "in forward); %s",
-        ", ".join(names[:_MAX_NAMED]),
-        f" and {rest} more places" if rest > 0 else "",
+        _named(lines),
         Topic.LEFT_TENSORS,
     )
+
+
+def refused(lines: dict[str, str]) -> Error:
+    """Returns the error for tensors that are lost, but that a second call would use."""
+    return compiler_error(
+        f"forward leaves tensors in {_named(lines)}, and a second call computes something else "
+        "with them, but their values only exist when the model runs. A model is captured in its "
+        "first call, and later calls repeat that one. Keep them in a buffer (register_buffer in "
+        "__init__, copy_ in forward), switch the cache off (cached=False in torch_geometric), or "
+        "call the model once on the CPU before it is wrapped, so that the kept values are "
+        f"constants; {Topic.LEFT_TENSORS}"
+    )
+
+
+def _named(lines: dict[str, str]) -> str:
+    names = [f"{place} (computed at {line})" if line else place for place, line in lines.items()]
+    names.sort()
+    rest = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {rest} more places" if rest > 0 else "")
