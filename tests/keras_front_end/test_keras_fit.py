@@ -14,6 +14,7 @@ import poptorch_emu as poptorch  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: fit, evaluate, predict", fidelity="exact")
 optimizers = keras.optimizers
+schedules = optimizers.schedules
 
 # Tolerance for sums in another order, which Adam enlarges by dividing by small roots.
 NEAR = 1e-6
@@ -79,6 +80,54 @@ OPTIMIZERS = {
     "rmsprop-momentum": lambda: optimizers.RMSprop(1e-3, momentum=0.9),
     "rmsprop-both": lambda: optimizers.RMSprop(1e-3, momentum=0.9, centered=True, epsilon=1e-3),
 }
+# Optimisers without a counterpart on the device, whose formula is a part of the program.
+FORMULAS = {
+    "nadam-schedule": lambda: optimizers.Nadam(schedules.ExponentialDecay(0.01, 4, 0.5)),
+    "adafactor-clipped": lambda: optimizers.Adafactor(0.05, clipnorm=0.05),
+    "ftrl-clipped-decay": lambda: optimizers.Ftrl(0.1, clipvalue=0.01, weight_decay=0.1),
+    "lion-averaged": lambda: optimizers.Lion(0.01, use_ema=True, ema_overwrite_frequency=3),
+    "sgd-accumulated": lambda: optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=4),
+    "adagrad-dynamic-scale": lambda: optimizers.LossScaleOptimizer(
+        optimizers.Adagrad(0.1), initial_scale=1024.0, dynamic_growth_steps=3
+    ),
+    "subclass": lambda: OriginalRMSprop(1e-3),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_optimizer_without_a_counterpart_then_keras_own_formula_runs(name: str) -> None:
+    _check_same(FORMULAS[name], FORMULAS[name])
+
+
+def test_formula_when_batches_accumulate_over_replicas_then_equals_one_large_batch() -> None:
+    """Gradients of four batches are added, as those of one batch with four times the loss."""
+    x, labels = models.data()
+    results = []
+    for is_on_ipus, rows, weight in ((False, 16, 4.0), (True, 4, 1.0)):
+        models.use_ipus(2)
+        with models.scope(is_on_ipus):
+            model = models.mlp()
+        if is_on_ipus:
+            model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
+        optimizer = optimizers.SGD(0.1, momentum=0.9, clipnorm=1.0)
+        steps = 4 if is_on_ipus else 1
+        models.compiled(model, optimizer, loss_weights=[weight], steps_per_execution=steps)
+        model.fit(x, labels, batch_size=rows, epochs=2, shuffle=False, verbose=0)
+        results.append(model)
+    assert models.largest_difference(*results) < NEAR
+    assert int(results[1].optimizer.iterations.numpy()) == 4
+
+
+def test_weights_with_a_constraint_then_keep_it_as_in_eager_keras() -> None:
+    def make():
+        keras.utils.set_random_seed(1)
+        dense = keras.layers.Dense(3, kernel_constraint="non_neg", bias_constraint="max_norm")
+        return keras.Sequential([keras.Input((12,)), dense])
+
+    eager, _ = fitted(make, (12,), sgd, is_on_ipus=False)
+    model, _ = fitted(make, (12,), sgd, is_on_ipus=True, steps=4)
+    assert models.largest_difference(eager, model) < NEAR
+    assert model.get_weights()[0].min() == 0
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -100,7 +149,8 @@ def _check_same(eager_optimizer, optimizer) -> None:
     pairs = zip(eager.optimizer.variables, model.optimizer.variables, strict=True)
     for wanted, variable in pairs:
         np.testing.assert_allclose(variable.numpy(), wanted.numpy(), atol=NEAR, rtol=1e-5)
-    assert int(model.optimizer.iterations.numpy()) == 16
+    counts = [int(each.optimizer.iterations.numpy()) for each in (eager, model)]
+    assert counts[0] == counts[1] > 0
 
 
 def test_adamw_when_biases_are_excluded_then_only_kernels_decay() -> None:

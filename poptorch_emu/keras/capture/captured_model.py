@@ -7,7 +7,7 @@ block. Seeds have no effect, because the device draws its own random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -19,7 +19,9 @@ from keras.src.backend.torch import random as keras_random
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import SendingCapture
+from poptorch_emu.keras.capture.captured_update import CapturedUpdate
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device
+from poptorch_emu.keras.capture.variable_scopes import ReadingScope, StoringScope
 from poptorch_emu.keras.stages.stage_plan import StagePlan
 from poptorch_emu.keras.stages.staged_run import call_by_stages
 from poptorch_emu.ops import identity_loss
@@ -40,7 +42,8 @@ class CapturedModel(torch.nn.Module):
     and testing, followed by the model's outputs one by one.
 
     Attributes:
-        variables: variables of the model, by the names of the parameters.
+        variables: variables of the model and of its update, by the names of the parameters.
+        update: update by Keras's formula; `None` if the program has none, or ends with one.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class CapturedModel(torch.nn.Module):
         returns_outputs: bool,
         loss_factor: float = 1,
         replicas: int = 1,
+        update: CapturedUpdate | None = None,
     ) -> None:
         """Registers the variables of a model that is built.
 
@@ -64,6 +68,7 @@ class CapturedModel(torch.nn.Module):
             returns_outputs: whether forward returns the outputs in addition to the loss.
             loss_factor: factor of the loss at the start of back-propagation.
             replicas: number of replicas among which batches are divided.
+            update: update by Keras's formula.
         """
         super().__init__()
         self._held = (model, plan)  # A tuple hides the model, which is also a torch module.
@@ -74,19 +79,19 @@ class CapturedModel(torch.nn.Module):
         self._loss_factor = loss_factor
         self._replicas = replicas
         self._seen: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
-        self.variables = named_variables(model.weights)
+        self.update = update
+        self.variables = named_variables([*model.weights, *(update.variables if update else ())])
         for name, variable in self.variables.items():
             self.register_parameter(name, variable.value)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Runs the model, and its loss in the last stage."""
         model, plan = self._held
+        update, device = self.update, tensors[0].device
         x, y, sample_weight = with_leaves(self._batch, tensors, bool)
-        device = tensors[0].device
-        values = {name: getattr(self, name) for name in self.variables}
         with (
             keras.device(str(device)),
-            StoringScope(self.variables, values, device, _variables_of_losses(model)) as scope,
+            self._scope(device) as scope,
             device_random_numbers(),
             (sending := SendingCapture(self._replicas)).active(),
         ):
@@ -101,10 +106,24 @@ class CapturedModel(torch.nn.Module):
             loss = model._compute_loss(
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=is_training
             )
-            if is_training:
+            outputs = (loss, *(outputs if self._returns_outputs else ()), *self._sent(sending))
+            if isinstance(scope, ReadingScope) and update is not None:
+                position = tensors[-1].reshape(()) if update.accumulation > 1 else None
+                update.run(scope, loss, position)
+                outputs = tuple(each.detach().clone() for each in outputs)
+                scope.store_all()
+                self._seen["assigns"] = True
+            elif is_training:
                 identity_loss(loss * self._loss_factor, "none")
-        outputs = outputs if self._returns_outputs else ()
-        return (loss, *outputs, *self._sent(sending))
+        return outputs
+
+    def _scope(self, device: torch.device) -> StoringScope:
+        """Returns a scope that gives variables the tracer's values."""
+        values = {name: getattr(self, name) for name in self.variables}
+        arguments = self.variables, values, device, _variables_of_losses(self._held[0])
+        if self.update is None:
+            return StoringScope(*arguments)
+        return ReadingScope({}, self.update.counts, *arguments, self.update.trained)
 
     def _sent(self, sending: SendingCapture) -> list[torch.Tensor]:
         """Records the queues that receive values, and returns the tensors to send."""
@@ -147,79 +166,6 @@ def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
             name = f"{path}_{number}"
         named[name] = variable
     return named
-
-
-class StoringScope(keras.StatelessScope):  # type: ignore[misc]
-    """Gives variables the tracer's values, and stores assignments in these values.
-
-    Attributes:
-        has_stored: whether anything was assigned to a variable.
-    """
-
-    def __init__(
-        self,
-        variables: Mapping[str, Any],
-        values: Mapping[str, torch.Tensor],
-        device: torch.device,
-        of_host: Sequence[Any] = (),
-        trained: Collection[Any] | None = None,
-    ) -> None:
-        """Maps variables to their values by equal names.
-
-        Args:
-            variables: variables of Keras, by name.
-            values: value of each variable, by name.
-            device: device of the values.
-            of_host: variables whose values the host updates.
-            trained: variables that only the optimiser may assign; by default all trainable
-                ones.
-        """
-        mapping = [(variable, values[name]) for name, variable in variables.items()]
-        self._of_host = list(of_host)
-        mapping += [(v, torch.zeros(tuple(v.shape), device=device)) for v in self._of_host]
-        super().__init__(mapping, collect_losses=True, initialize_variables=False)
-        self.has_stored = False
-        self._stored = {id(v): value for v, value in mapping[: len(variables)]}
-        if trained is None:
-            trained = [variable for variable in variables.values() if variable.trainable]
-        self._trained = {id(variable) for variable in trained}
-
-    def is_trained(self, variable: Any) -> bool:
-        """Returns whether an optimiser updates a variable."""
-        return id(variable) in self._trained
-
-    def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
-        """Stores a new value of a variable.
-
-        Raises:
-            Error: the variable is not the model's state, or its value cannot return from the
-                device.
-        """
-        variable, value = update
-        if any(variable is each for each in self._of_host):
-            return
-        stored = self._stored.get(id(variable))
-        reason = ""
-        if stored is None:
-            reason = (
-                "is not among the weights of the model, for example because it belongs to a metric"
-            )
-        elif self.is_trained(variable):
-            reason = "is trained by the optimizer, too"
-        elif not stored.is_floating_point():
-            reason = f"is of type {variable.dtype}, which is not brought back from the device"
-        if stored is None or reason:
-            raise compiler_error(
-                f"While the model runs, a layer assigns to variable {variable.path!r}, which "
-                f"{reason}. Keep state of the device in floating-point weights with "
-                "add_weight(trainable=False), and update metrics outside of call()."
-            )
-        self.has_stored = True
-        self._store(variable, stored, value.detach())
-
-    def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
-        with torch.no_grad():
-            stored.copy_(value)
 
 
 def _variables_of_losses(model: Any) -> Sequence[Any]:

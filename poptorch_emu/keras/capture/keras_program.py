@@ -8,6 +8,7 @@ from typing import Any
 from poptorch_emu.keras.capture.batches import Batch, joined, tensors_of
 from poptorch_emu.keras.capture.captured_model import CapturedModel, Use
 from poptorch_emu.keras.capture.device_program import DeviceProgram
+from poptorch_emu.keras.capture.tensorflow_variables import begin_run, end_run, keras_counterpart
 from poptorch_emu.keras.optimizers.optimizer_link import KerasOptimizerLink
 from poptorch_emu.options import Options
 
@@ -41,10 +42,12 @@ class KerasProgram(DeviceProgram):
             updates: number of updates that a call makes.
         """
         link = None
-        if optimizer is not None:
+        if optimizer is not None and module.update is None:
             trained = {name: each for name, each in module.variables.items() if each.trainable}
             link = KerasOptimizerLink(optimizer, trained, updates)
         super().__init__(module, module.variables.values(), options, link)
+        update = module.update
+        self._counts = [] if update is None else list(map(keras_counterpart, update.counts))
         self.use = use
         self.steps = steps
         self.replicas = int(options.replication_factor)
@@ -59,7 +62,10 @@ class KerasProgram(DeviceProgram):
         """
         whole = joined(batches)
         tensors = tensors_of(whole)
+        if self._module.update is not None:
+            tensors += self._module.update.positions(self.steps)
         with self.on_device():
+            begin_run(self._counts)
             self.prepare(tensors)
             try:
                 results = list(self.executor(*tensors))
@@ -68,6 +74,7 @@ class KerasProgram(DeviceProgram):
                     self._link.finish()
             if self._link is None and self._module.assigns:
                 self.executor.copyWeightsToHost()
+            end_run(self._counts)
         self._module.send(results, self.steps // self.replicas, self.replicas)
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
         return whole, losses, self._module.packed_outputs(results) if results else None

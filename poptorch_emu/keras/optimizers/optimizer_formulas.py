@@ -64,13 +64,7 @@ _NO_ZERO = (
     "The learning rate is 0, which SGD with nesterov=True cannot have on the device. Give a small "
     "positive one, or freeze the layers."
 )
-_NOT_CONVERTED = {
-    "clipnorm": "Set global_clipnorm instead",
-    "clipvalue": "Set global_clipnorm instead",
-    "use_ema": "Leave it out, and average the weights on the host",
-    "gradient_accumulation_steps": "Call model.set_gradient_accumulation_options instead",
-    "amsgrad": "Leave it out",
-}
+_NOT_CONVERTED = ("clipnorm", "clipvalue", "use_ema", "gradient_accumulation_steps", "amsgrad")
 
 
 def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
@@ -89,24 +83,26 @@ def convert(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion
     is_known = kind.__module__.startswith("keras.") or _COUNTERPART in kind.__dict__
     if rule is None or not is_known:  # For example a subclass of the user's.
         raise ValueError(
-            f"Optimizer {kind.__name__} has no counterpart on the device. Choose SGD, "
-            "Adam, AdamW, Lamb or RMSprop of keras.optimizers; where Keras wrapped yours in a "
-            "LossScaleOptimizer, call compile(auto_scale_loss=False); for a scale of your own pass "
-            "LossScaleOptimizer(optimizer, dynamic=False, initial_scale=n)."
+            f"Optimizer {kind.__name__} has no counterpart on the device. Choose SGD, Adam, AdamW, "
+            "Lamb or RMSprop of keras.optimizers; if Keras wrapped it in a LossScaleOptimizer, "
+            "call compile(auto_scale_loss=False)."
         )
-    for name, way_out in _NOT_CONVERTED.items():
-        if getattr(optimizer, name, None):
-            raise ValueError(
-                f"{name}={getattr(optimizer, name)!r} of {kind.__name__} has no "
-                f"counterpart on the device. {way_out}."
-            )
+    _check_unset(optimizer, *_NOT_CONVERTED)
     for variable in variables:
         if variable.constraint is not None:
             raise ValueError(
-                f"Weight {variable.path!r} has a constraint, which the device does not apply. "
-                "Leave it out, or constrain the weight where the layer uses it."
+                f"Weight {variable.path!r} has a constraint, which the device does not apply."
             )
     return rule(optimizer, variables, rate)
+
+
+def _check_unset(optimizer: Any, *names: str) -> None:
+    for name in names:
+        if getattr(optimizer, name, None):
+            raise ValueError(
+                f"{name}={getattr(optimizer, name)!r} of {type(optimizer).__name__} has no "
+                "counterpart on the device."
+            )
 
 
 def _groups(optimizer: Any, variables: Sequence[Any]) -> list[dict[str, Any]]:
@@ -147,12 +143,7 @@ def _sgd(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
     if not optimizer.momentum:
         groups = _groups(optimizer, variables)
         return Conversion(_device_sgd(groups, lr=rate, weight_decay=0.0, **shared), {})
-    if optimizer.weight_decay:
-        raise ValueError(
-            f"weight_decay={optimizer.weight_decay} of SGD with momentum has no counterpart on "
-            "the device, where the decay would become a part of the momentum. Use AdamW, or a "
-            "regularizer of the layers."
-        )
+    _check_unset(optimizer, "weight_decay")  # Here it would be a part of the momentum.
     weights = [variable.value for variable in variables]
     momentum = float(optimizer.momentum)
     states = _states(optimizer, variables, Accl1=optimizer.momentums)
@@ -187,12 +178,7 @@ def _adam(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
 
 
 def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
-    for name in ("weight_decay", "global_clipnorm"):
-        if getattr(optimizer, name):
-            raise ValueError(
-                f"{name}={getattr(optimizer, name)!r} of RMSprop has no counterpart on the device. "
-                "Leave it out, or use AdamW."
-            )
+    _check_unset(optimizer, "weight_decay", "global_clipnorm")
     momentum: dict[str, Any] = {"momentum": float(optimizer.momentum)} if optimizer.momentum else {}
     counterpart = RMSprop(
         [variable.value for variable in variables],
@@ -213,13 +199,7 @@ def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversio
 
 
 def _lamb(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversion:
-    for name in ("weight_decay", "global_clipnorm"):
-        if getattr(optimizer, name):
-            raise ValueError(
-                f"{name}={getattr(optimizer, name)!r} of Lamb has no counterpart on the device. "
-                "Leave it out; for a decay inside of the trust ratio, take "
-                "LAMBIpuOptimizer(weight_decay_rate=...) of ipu_tensorflow_addons."
-            )
+    _check_unset(optimizer, "weight_decay", "global_clipnorm")
     decay_of = getattr(optimizer, "decay_of", lambda variable: 0.0)
     by_decay: dict[float, list[Any]] = {}
     for variable in variables:

@@ -221,10 +221,21 @@ def loss_factor(settings: ModelSettings, replicas: int) -> int:
     return 1 if settings.reduction in (None, Reduction.SUM) else replicas
 
 
+def mean_divisor(settings: ModelSettings, replicas: int) -> int:
+    """Returns the divisor of the sum of all gradients of an update, before `loss_factor`."""
+    is_sum = settings.reduction in (None, Reduction.SUM)
+    return 1 if is_sum else settings.accumulation * replicas
+
+
+def note_reduction(settings: ModelSettings, replicas: int) -> None:
+    """Warns once in a process if gradients are added, and no reduction was set."""
+    if settings.reduction is None and settings.accumulation * replicas > 1:
+        note_default_reduction()
+
+
 def _apply_reduction(options: Options, settings: ModelSettings, replicas: int) -> None:
     reduction = settings.reduction
-    if reduction is None and settings.accumulation * replicas > 1:
-        note_default_reduction()
+    note_reduction(settings, replicas)
     is_mean = reduction in (Reduction.MEAN, Reduction.RUNNING_MEAN)
     training = options.Training
     training.accumulationAndReplicationReductionType(

@@ -12,13 +12,18 @@ from poptorch_emu.config import TableConfig
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.capture.batches import Batch, form_of, in_runs, num_rows, unpacked
 from poptorch_emu.keras.capture.captured_model import CapturedModel, Use
+from poptorch_emu.keras.capture.captured_update import CapturedUpdate
 from poptorch_emu.keras.capture.keras_program import KerasProgram
 from poptorch_emu.keras.keras_2.old_programs import compile_arguments, run_arguments
+from poptorch_emu.keras.optimizers.optimizer_formulas import convert
+from poptorch_emu.keras.optimizers.optimizer_link import learning_rate_of
 from poptorch_emu.keras.optimizers.wrapped_optimizers import factor_of_loss, merged
 from poptorch_emu.keras.settings.run_settings import (
     ModelSettings,
     SystemSettings,
     executor_options,
+    mean_divisor,
+    note_reduction,
     num_replicas,
 )
 from poptorch_emu.keras.stages.call_graph import note_inputs
@@ -243,13 +248,18 @@ class IpuTrainer:
         if not is_training and steps % replicas:
             replicas = 1
         settings = self._training_settings() if is_training else self.settings
+        factor, update = 1.0, None
+        if is_training:
+            processes = self._system().num_processes
+            factor = factor_of_loss(settings, model.optimizer, replicas * processes)
+            update = self._update(settings, replicas, factor)
         options = executor_options(
             self._system(),
             settings,
             plan,
             steps,
             replicas=replicas,
-            is_training=is_training,
+            is_training=is_training and update is None,
         )
         module = CapturedModel(
             model,
@@ -257,16 +267,39 @@ class IpuTrainer:
             batches[0],
             plan,
             returns_outputs=use is Use.PREDICT or needs_outputs(model),
-            loss_factor=factor_of_loss(
-                settings, model.optimizer, replicas * self._system().num_processes
-            )
-            if is_training
-            else 1,
+            loss_factor=factor,
             replicas=replicas,
+            update=update,
         )
         optimizer = model.optimizer if is_training else None
         updates = steps // (settings.accumulation * replicas)
         return KerasProgram(module, use, steps, options, optimizer, updates)
+
+    def _update(
+        self, settings: ModelSettings, replicas: int, factor: float
+    ) -> CapturedUpdate | None:
+        """Returns an update by Keras's formula; `None` if the device has a counterpart.
+
+        Raises:
+            ValueError: a pipeline or several processes need a counterpart, and there is none.
+        """
+        model = self._model
+        try:
+            convert(model.optimizer, model.trainable_variables, learning_rate_of(model.optimizer))
+            return None
+        except ValueError as fault:
+            if self._plan() is not None or self._system().num_processes > 1:
+                raise ValueError(
+                    f"{fault} A model without pipeline stages, in one process, trains with it."
+                ) from None
+        note_reduction(settings, replicas)
+        return CapturedUpdate(
+            model.optimizer,
+            model.trainable_variables,
+            settings.accumulation,
+            factor / mean_divisor(settings, replicas),
+            replicas,
+        )
 
     def _plan(self) -> StagePlan | None:
         if self._known_plan is None:

@@ -6,21 +6,17 @@ on from one iteration to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import torch
 
-from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.capture.captured_model import (
-    StoringScope,
-    device_random_numbers,
-    named_variables,
-)
+from poptorch_emu.keras.capture.captured_model import device_random_numbers, named_variables
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device, read_variables
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph
 from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.variable_scopes import ReadingScope
 from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered
 from poptorch_emu.keras.tensorflow.loops.iteration import Iteration
@@ -111,7 +107,7 @@ class CapturedFunction(torch.nn.Module):
             iteration.active(),
             captured_calls(function),
             keras.device(str(device)),
-            _ReadingScope(
+            ReadingScope(
                 given, self.counts, self.variables, values, device, (), self.trained.values()
             ) as scope,
             device_random_numbers(),
@@ -146,66 +142,3 @@ def _is_floating(variable: Any) -> bool:
 def _is_seed(variable: Any) -> bool:
     """Returns whether a variable is a random generator's state, which the device has itself."""
     return bool(variable.name == "seed_generator_state")
-
-
-class _ReadingScope(StoringScope):
-    """Gives variables that no optimiser updates their own gradient, because a tape may ask for it.
-
-    The loss does not depend on these gradients. Integer variables have the values that the host
-    gives them in each run. Assignments are stored at the end of the iteration, so that values read
-    earlier stay unchanged.
-    """
-
-    def __init__(
-        self, given: Mapping[int, torch.Tensor], counts: Sequence[Any], *args: Any
-    ) -> None:
-        super().__init__(*args)
-        self._given = given  # Values of integers, by the ids of their variables.
-        self._counts = {id(each): keras_counterpart(each) for each in counts}
-        self._leaves: dict[int, torch.Tensor] = {}
-        self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def get_current_value(self, variable: Any) -> Any:
-        """Returns the current value of a variable."""
-        if id(variable) in self._given:
-            return self._given[id(variable)]
-        if id(variable) in self._counts:
-            return self.get_current_value(self._counts[id(variable)]).to(torch.int64)
-        stored = super().get_current_value(variable)
-        _, value = self._pending.get(id(variable), (None, stored))
-        if stored is None or not stored.requires_grad or self.is_trained(variable):
-            return value
-        if id(variable) not in self._leaves:
-            self._leaves[id(variable)] = value.detach().requires_grad_()
-        return self._leaves[id(variable)]
-
-    def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
-        """Stores a new value of a variable.
-
-        Raises:
-            Error: the variable is an integer, which cannot return from the device.
-        """
-        if id(update[0]) in self._counts:
-            update = self._counts[id(update[0])], update[1].float()
-        if id(update[0]) in self._given:
-            raise compiler_error(
-                f"A function on the IPU assigns to variable {update[0].path!r} of the type "
-                f"{update[0].dtype}, which is not brought back. Give it the type float32, or "
-                "return the number, and assign it on the host."
-            )
-        super().add_update(update)
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether any variable has a value to be stored."""
-        return bool(self._pending)
-
-    def store_all(self) -> None:
-        """Stores all new values in their variables."""
-        with torch.no_grad():
-            for stored, value in self._pending.values():
-                stored.copy_(value)
-
-    def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
-        self._pending[id(variable)] = (stored, value)
-        self._leaves.pop(id(variable), None)

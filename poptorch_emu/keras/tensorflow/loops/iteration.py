@@ -10,13 +10,13 @@ import torch
 
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
+from poptorch_emu.keras.capture.updates_in_program import apply
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered, as_counter, body_of
 from poptorch_emu.keras.tensorflow.loops.loop_variables import (
     frame_of_loop,
     local_variables,
     set_local_variables,
 )
-from poptorch_emu.keras.tensorflow.loops.updates_in_program import apply
 
 
 class Iteration(Capture):
