@@ -99,3 +99,38 @@ def test_state_when_assigned_outside_of_training_then_is_kept(use: str) -> None:
     for _ in range(2):
         getattr(model, use)(*given, batch_size=4, verbose=0)
     assert float(model.layers[0].count) == 2 * len(x) / 4
+
+
+def test_summary_when_there_are_stages_then_shows_them() -> None:
+    def shown(model) -> str:
+        lines: list[str] = []
+        model.summary(line_length=90, print_fn=lines.append)
+        return "\n".join(lines)
+
+    with models.SCOPE():
+        model = _sequential()
+    names = [layer.name for layer in model.layers]
+    assert "Pipeline stage" in shown(model)
+    assert shown(model).splitlines()[-1].split() == [f"{names[1]}", "(0)", "Dense", "1"]
+    model.reset_pipeline_stage_assignment()
+    assert "Pipeline stage" not in shown(model) and names[1] in shown(model)
+
+
+def test_saved_model_then_is_refused_with_the_way_out(tmp_path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    with models.SCOPE():
+        model = _sequential()
+    for save in (model.export, lambda path: tf.saved_model.save(model, path)):
+        with pytest.raises(Error, match=r"writes a SavedModel, .* model.save\('name.keras'\)"):
+            save(str(tmp_path / "new"))
+
+
+@pytest.mark.parametrize("name", ["new/model.keras", "new/model", "new/inner/model.h5"])
+def test_model_when_saved_into_a_missing_folder_then_is_there(tmp_path, name: str) -> None:
+    with models.SCOPE():
+        model = models.compiled(models.mlp())
+        model.save(str(tmp_path / name))
+        model.save_weights(str(tmp_path / "weights" / "last"))
+        found = keras.models.load_model(str(tmp_path / name))
+        assert models.largest_difference(model, found) == 0
+        found.load_weights(str(tmp_path / "weights" / "last"))

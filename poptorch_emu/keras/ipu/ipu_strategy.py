@@ -15,11 +15,9 @@ import keras
 from poptorch_emu.distributed.launch_environment import read_launch
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.capture.capture_state import current, is_suspended
-from poptorch_emu.keras.capture.host_values import tensorflow
-from poptorch_emu.keras.capture.symbolic_values import current_graph
 from poptorch_emu.keras.ipu import tensorflow_1
 from poptorch_emu.keras.ipu.config import system_settings
+from poptorch_emu.keras.keras_2 import old_files
 from poptorch_emu.keras.tensorflow.loops.function_runner import FunctionRunner
 from poptorch_emu.keras.tensorflow.loops.infeed import Infeed
 from poptorch_emu.keras.training.model_methods import IpuModelMethods
@@ -156,8 +154,10 @@ class IPUStrategy:
 
 def join_tensorflow() -> None:
     """Lets TensorFlow and Keras take each other's values, if the program uses TensorFlow."""
-    if tensorflow() is not None:
+    tf = tensorflow()
+    if tf is not None:
         importlib.import_module(_BOUNDARY).install()
+        old_files.refuse_saved_models(tf)
         tensorflow_1.refuse()
 
 

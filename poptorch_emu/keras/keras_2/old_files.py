@@ -17,6 +17,7 @@ from typing import Any
 import keras
 from keras.src.saving import saving_api
 
+from poptorch_emu.errors import Error, compiler_error
 from poptorch_emu.keras.settings.saved_stages import RESTORE, SAVE
 from poptorch_emu.log import logger
 
@@ -39,6 +40,29 @@ def install() -> None:
         owner.load_model = _finding(load, _MODEL)
     checkpoint: Any = keras.callbacks.ModelCheckpoint
     checkpoint.__init__ = _with_suffix_of_kind(checkpoint.__init__)
+
+
+def saved_model_refused(name: str) -> Error:
+    """Returns the error for a function that would write a SavedModel of TensorFlow."""
+    return compiler_error(
+        f"{name} writes a SavedModel, a program of TensorFlow, but models on the IPU compute with "
+        "PyTorch. Save with model.save('name.keras'). A process with KERAS_BACKEND=tensorflow can "
+        "load this file, and export it."
+    )
+
+
+@functools.cache
+def refuse_saved_models(tf: Any) -> None:
+    """Makes `tf.saved_model.save` refuse models of Keras."""
+    save = tf.saved_model.save
+
+    @functools.wraps(save)
+    def save_others(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(obj, keras.Model):
+            raise saved_model_refused("tf.saved_model.save")
+        return save(obj, *args, **kwargs)
+
+    tf.saved_model.save = save_others
 
 
 def _renamed(path: Any, suffix: str, known: Mapping[str, tuple[str, ...]]) -> Any:

@@ -6,6 +6,7 @@ user's. Files, clones and type checks therefore work as in plain Keras.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.keras_2.old_files import saved_model_refused
 from poptorch_emu.keras.settings import original_options, run_settings, saved_stages
 from poptorch_emu.keras.settings.run_settings import (
     GradientAccumulationReductionMethod,
@@ -101,6 +103,33 @@ class IpuModelMethods:
         show(columns.format("Layer (call)", "Type", "Pipeline stage"))
         for name, kind, stage in _rows(self.get_pipeline_stage_assignment()):
             show(columns.format(name, kind, "none" if stage is None else stage))
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        """Prints Keras's summary, and the pipeline stages if there are any (exact).
+
+        Arguments and errors are those of Keras.
+        """
+        kind = type(self._model)
+        kind.summary(self._model, *args, **kwargs)
+        if stage_assignment.known_stages(self._model) is not None:
+            given = inspect.signature(kind.summary).bind(self._model, *args, **kwargs).arguments
+            self.print_pipeline_stage_assignment_summary(
+                given.get("line_length"), given.get("print_fn")
+            )
+
+    def export(
+        self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
+    ) -> Any:
+        """Exports in one of Keras's formats that need no TensorFlow (exact).
+
+        Arguments and errors are those of Keras.
+
+        Raises:
+            Error: the format is a SavedModel.
+        """
+        if format == "tf_saved_model":
+            raise saved_model_refused("model.export")
+        return type(self._model).export(self._model, filepath, format, *args, **kwargs)
 
     def set_pipelining_options(
         self,
