@@ -148,6 +148,15 @@ def test_setting_when_wrong_then_is_refused(name: str, value, kind, message: str
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"auto_select_ipus": 1024}, "1024, but the system 'mk2-pod64' has 64 IPUs"),
+        ({"auto_select_ipus": [65]}, "65, but the system 'mk2-pod64' has 64 IPUs"),
+        ({"io_tiles__available_memory_proportion": 1.5}, "is 1.5, .* at most 1"),
+        ({"matmuls__poplar_options": {"availableMemoryProportion": True}}, "is True, "),
+        ({"matmuls__poplar_options": {"availableMemoryProportion": "x"}}, "is 'x', "),
+        (
+            {"matmuls__poplar_options": {"availableMemoryPropotion": 0.3}},
+            "no 'availableMemoryPropotion'. Did you mean 'availableMemoryProportion'",
+        ),
         ({"select_ipus": [1], "auto_select_ipus": 1}, "are both set"),
         ({"select_ipus": [1, 2]}, "one process has one device"),
         (

@@ -13,10 +13,10 @@ from poptorch_emu.keras.settings.config_choices import (
     SelectionOrder,
     StochasticRoundingBehaviour,
 )
-from poptorch_emu.keras.settings.original_options import least_proportion
+from poptorch_emu.keras.settings.original_options import checked_proportion, least_proportion
 from poptorch_emu.keras.settings.run_settings import SystemSettings
 from poptorch_emu.keras.settings.setting_tree import Group, Setting, Tree
-from poptorch_emu.machine.system import current_system
+from poptorch_emu.machine.system import SYSTEM_VARIABLE, current_system
 from poptorch_emu.options.base import note_accepted
 
 __all__ = [
@@ -259,6 +259,16 @@ def _check(config: IPUConfig) -> None:
             f"'ipu1' or 'ipu2', not {connection.version!r}."
         )
     system = current_system()
+    num_ipus = _num_ipus(config.auto_select_ipus)
+    if num_ipus is not None and num_ipus > max(system.num_ipus, 1):
+        raise ValueError(
+            f"IPUConfig.auto_select_ipus is {num_ipus}, but the system {system.name!r} has "
+            f"{system.num_ipus} IPUs. Select fewer, or set {SYSTEM_VARIABLE} to a larger system."
+        )
+    checked_proportion(
+        "IPUConfig.io_tiles.available_memory_proportion",
+        config.io_tiles.available_memory_proportion,
+    )
     num_io_tiles, num_tiles = config.io_tiles.num_io_tiles, system.chip.num_tiles
     if not 0 <= num_io_tiles < num_tiles:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,22 +100,39 @@ def stage_proportions(options: Mapping[str, Any]) -> tuple[float | None, ...]:
 def least_proportion(*options: Mapping[str, Any] | None) -> float | None:
     """Returns the least proportion of an IPU's memory that options of Poplar name (modelled).
 
-    All other options are accepted.
+    All other options are accepted, unless a name looks like a misspelt proportion.
 
     Raises:
-        ValueError: a proportion is not above 0, or is above 1.
+        ValueError: a proportion is not a number above 0 and at most 1, or its name is misspelt.
     """
     given = [each for each in options if each is not None]
     for name in sorted({name for each in given for name in each if name != _PROPORTION}):
+        hint = did_you_mean(name, (_PROPORTION,))
+        if hint:
+            raise ValueError(f"poplar_options has no {name!r}.{hint}")
         note_accepted(f"poplar_options[{name!r}]")
-    found = [float(each[_PROPORTION]) for each in given if _PROPORTION in each]
-    for each in found:
-        if not 0 < each <= 1:
-            raise ValueError(
-                f"{_PROPORTION} is {each}, but is the part of an IPU's memory that products may "
-                "use. Give a number above 0, and at most 1."
-            )
+    found = [
+        checked_proportion(_PROPORTION, each[_PROPORTION]) for each in given if _PROPORTION in each
+    ]
     return min(found, default=None)
+
+
+def checked_proportion(name: str, value: Any) -> float:
+    """Returns a part of an IPU's memory, which may be given as a text.
+
+    Raises:
+        ValueError: it is not a number above 0 and at most 1.
+    """
+    try:
+        proportion = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        proportion = math.nan
+    if not 0 < proportion <= 1:
+        raise ValueError(
+            f"{name} is {value!r}, but is a part of an IPU's memory. Give a number above 0, and at "
+            "most 1."
+        )
+    return proportion
 
 
 def check_accumulation(options: Mapping[str, Any]) -> None:
