@@ -146,8 +146,8 @@ class ReadingScope(StoringScope):
         self._leaves.clear()
         for key, (stored, _) in {**chosen, **other}.items():
             old = before.get(key, (stored, stored))
-            values = [each.get(key, old)[1].to(stored.dtype) for each in (chosen, other)]
-            before[key] = stored, torch.where(pred, *values)
+            one, two = (each.get(key, old)[1].to(stored.dtype) for each in (chosen, other))
+            before[key] = stored, torch.where(pred, one, two)
 
     def begin_update(self) -> None:
         """Allows assignments to trained weights from now on."""
