@@ -15,6 +15,9 @@ import keras
 from poptorch_emu.distributed.launch_environment import read_launch
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.capture_state import current, is_suspended
+from poptorch_emu.keras.capture.host_values import tensorflow
+from poptorch_emu.keras.capture.symbolic_values import current_graph
 from poptorch_emu.keras.ipu import tensorflow_1
 from poptorch_emu.keras.ipu.config import system_settings
 from poptorch_emu.keras.keras_2 import old_files
