@@ -19,9 +19,9 @@ from keras.src.backend.torch import random as keras_random
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import SendingCapture
-from poptorch_emu.keras.capture.captured_model.captured_update import CapturedUpdate
-from poptorch_emu.keras.capture.captured_model.variable_scopes import ReadingScope, StoringScope
+from poptorch_emu.keras.capture.captured_update import CapturedUpdate
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device
+from poptorch_emu.keras.capture.variable_scopes import ReadingScope, StoringScope
 from poptorch_emu.keras.stages.stage_plan import StagePlan
 from poptorch_emu.keras.stages.staged_run import call_by_stages
 from poptorch_emu.ops import identity_loss

@@ -13,13 +13,13 @@ from typing import Any
 import keras
 import torch
 
-from poptorch_emu.keras.capture.captured_model.updates_in_program import (
+from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.updates_in_program import (
     run_formula,
     summed,
     used_variables,
 )
-from poptorch_emu.keras.capture.captured_model.variable_scopes import ReadingScope
-from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.variable_scopes import ReadingScope
 
 
 @dataclass

@@ -18,8 +18,8 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope, in_sta
 from poptorch_emu.companions.poptorch_experimental_addons import collectives
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Update
-from poptorch_emu.keras.capture.captured_model.observed_variables import observed
-from poptorch_emu.keras.capture.captured_model.variable_scopes import ReadingScope
+from poptorch_emu.keras.capture.observed_variables import observed
+from poptorch_emu.keras.capture.variable_scopes import ReadingScope
 from poptorch_emu.keras.keras_2.old_optimizers import is_unscaled_by_program
 from poptorch_emu.keras.optimizers.optimizer_formulas import convert
 from poptorch_emu.keras.optimizers.wrapped_optimizers import settings_of

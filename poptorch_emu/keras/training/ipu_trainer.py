@@ -12,7 +12,7 @@ from poptorch_emu.config import TableConfig
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.capture.batches import Batch, form_of, in_runs, num_rows, unpacked
 from poptorch_emu.keras.capture.captured_model import CapturedModel, Use
-from poptorch_emu.keras.capture.captured_model.captured_update import CapturedUpdate
+from poptorch_emu.keras.capture.captured_update import CapturedUpdate
 from poptorch_emu.keras.capture.keras_program import KerasProgram
 from poptorch_emu.keras.keras_2.old_programs import compile_arguments, run_arguments
 from poptorch_emu.keras.optimizers.optimizer_formulas import convert

@@ -17,10 +17,10 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
-from poptorch_emu.keras.capture.captured_model.observed_variables import ObservedVariables, observed
-from poptorch_emu.keras.capture.captured_model.updates_in_program import apply, has_counterpart
 from poptorch_emu.keras.capture.device_values import read_variables
+from poptorch_emu.keras.capture.observed_variables import ObservedVariables, observed
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph, left
+from poptorch_emu.keras.capture.updates_in_program import apply, has_counterpart
 from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
 from poptorch_emu.keras.tensorflow.loops.loop_variables import frame_of_loop, local_variables
 from poptorch_emu.keras.tensorflow.loops.pass_tracker import PassTracker

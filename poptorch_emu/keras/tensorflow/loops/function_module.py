@@ -13,10 +13,10 @@ import keras
 import torch
 
 from poptorch_emu.keras.capture.captured_model import device_random_numbers, named_variables
-from poptorch_emu.keras.capture.captured_model.variable_scopes import ReadingScope
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device, read_variables
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph
 from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.variable_scopes import ReadingScope
 from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered
 from poptorch_emu.keras.tensorflow.loops.iteration import Iteration

@@ -10,7 +10,7 @@ import torch
 
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
-from poptorch_emu.keras.capture.captured_model.updates_in_program import apply
+from poptorch_emu.keras.capture.updates_in_program import apply
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered, as_counter, body_of
 from poptorch_emu.keras.tensorflow.loops.loop_variables import (
     frame_of_loop,
