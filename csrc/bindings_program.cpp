@@ -4,7 +4,6 @@
 
 #include "bindings.h"
 #include "program/serialize.h"
-#include "runtime/scheduling/micro_batch_order.h"
 
 namespace py = pybind11;
 
@@ -220,6 +219,14 @@ void bind_plan(ProgramClass& program) {
       .def("shard_link", [](Program& p, int64_t id) { p.links.at(id).is_sharded = true; })
       .def("set_schedule", &set_schedule, py::arg("actions"), py::arg("micro_batches_per_window"),
            py::arg("joined") = 1)
+      .def("set_path",
+           [](Program& p, const std::vector<std::pair<int64_t, Turns>>& path) {
+             p.path.clear();
+             for (const auto& [segment, turns] : path) {
+               p.path.push_back({segment});
+               p.at(SegmentId{segment}).turns = turns;
+             }
+           })
       .def("set_numerics", [](Program& p, bool checks_floating_point, bool rounds_stochastically) {
         p.numerics = {checks_floating_point, rounds_stochastically};
       });
@@ -234,9 +241,7 @@ void bind_whole(ProgramClass& program) {
              p.validate();
            })
       .def("num_independent_micro_batches",
-           [](const Program& p) {
-             return micro_batch_order(p).path.empty() ? 1 : p.runs_per_window();
-           })
+           [](const Program& p) { return p.path.empty() ? 1 : p.runs_per_window(); })
       .def("serialize", [](const Program& p) { return py::bytes(serialize(p)); })
       .def_static("deserialize",
                   [](const py::bytes& bytes) {
@@ -256,6 +261,10 @@ void bind_program(py::module_& m) {
   py::enum_<Lifetime>(m, "Lifetime")
       .value("CALL", Lifetime::kCall)
       .value("WINDOW", Lifetime::kWindow);
+  py::enum_<Turns>(m, "Turns")
+      .value("ONE_BY_ONE", Turns::kOneByOne)
+      .value("IN_TURN", Turns::kInTurn)
+      .value("ANY_ORDER", Turns::kAnyOrder);
   py::enum_<OutputMode>(m, "OutputMode")
       .value("FINAL", OutputMode::kFinal)
       .value("EVERY_N", OutputMode::kEveryN)

@@ -14,6 +14,8 @@ inline constexpr int64_t kNumValues<SegmentKind> = 3;
 template <>
 inline constexpr int64_t kNumValues<Lifetime> = 2;
 template <>
+inline constexpr int64_t kNumValues<Turns> = 3;
+template <>
 inline constexpr int64_t kNumValues<OutputMode> = 4;
 
 template <>
@@ -78,10 +80,10 @@ void fields(Archive& archive, Body& body) {
 POPTORCH_EMU_FIELDS(CollectiveId, segment, index)
 template <typename Archive>
 void fields(Archive& archive, Segment& segment) {
-  auto& [name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
+  auto& [name, ipu, kind, lifetime, turns, runners, reductions, exchanges, scatters, gathered_sums,
          gathers, relayed, is_seen_outside, num_registers, loads, instructions, stores, incoming,
          outgoing] = segment;  // Links store the ends.
-  archive(name, ipu, kind, lifetime, runners, reductions, exchanges, scatters, gathered_sums,
+  archive(name, ipu, kind, lifetime, turns, runners, reductions, exchanges, scatters, gathered_sums,
           gathers, relayed, is_seen_outside);
   registers(archive, num_registers);
   archive(loads, instructions, stores);
@@ -98,7 +100,7 @@ POPTORCH_EMU_FIELDS(Output, mode, period)
 POPTORCH_EMU_FIELDS(Action, segment, micro_batch)
 POPTORCH_EMU_FIELDS(Numerics, checks_floating_point, rounds_stochastically)
 POPTORCH_EMU_FIELDS(Program, inputs, constants, variables, scalars, accumulators, outputs, segments,
-                    links, schedule, micro_batches_per_window, joined, numerics)
+                    links, schedule, path, micro_batches_per_window, joined, numerics)
 
 #undef POPTORCH_EMU_FIELDS
 

@@ -191,12 +191,20 @@ enum class Lifetime {
   kWindow,
 };
 
+// Ways in which several micro-batches may pass through a segment, from the strictest to the freest.
+enum class Turns {
+  kOneByOne,  // the next one begins after the one before has left
+  kInTurn,    // they compute in parallel, and store in order
+  kAnyOrder,  // each one leaves as soon as it can
+};
+
 // Straight-line code of one stage, or of one IPU's weight update.
 struct Segment {
   std::string name;
   int64_t ipu;
   SegmentKind kind;
   Lifetime lifetime = Lifetime::kCall;  // lifetime of a preparation's values
+  Turns turns = Turns::kOneByOne;       // of a segment in `Program::path`
   // Replicas that run a window segment: one for all, one for each group, or all of them. The
   // segment begins after every replica of the IPU has completed earlier actions.
   std::vector<int64_t> runners = {0};
@@ -326,6 +334,9 @@ struct Program {
   std::vector<Link> links;
   // The actions of each IPU in one window, in order.
   std::vector<std::vector<Action>> schedule;
+  // Segments through which a worker may take a micro-batch, in order, instead of following the
+  // lists of the schedule, with the same results; empty if it must follow them.
+  std::vector<SegmentId> path;
   int64_t micro_batches_per_window = 1;
   // Number of consecutive micro-batches that one action runs as if they were one.
   int64_t joined = 1;
@@ -350,8 +361,9 @@ struct Program {
 
   // Throws an `Error` that names the first fault; a valid program cannot fail for its form.
   void validate() const;
-  // Parts of `validate`, for the schedule, other processes, collectives and preparations.
+  // Parts of `validate`, for the schedule, the path, other processes, collectives and preparations.
   void check_schedule() const;
+  void check_path() const;
   void check_network() const;
   void check_collectives() const;
   void check_preparations() const;

@@ -9,7 +9,7 @@ namespace {
 
 // "IPUPROG" and the version of the format. Increase the version with any change of the stored
 // members, or if stored programs must not run any more.
-constexpr std::string_view kMagic("IPUPROG\x11", 8);
+constexpr std::string_view kMagic("IPUPROG\x12", 8);
 
 Instruction read_instruction(Reader& reader) {
   std::string name;

@@ -197,6 +197,10 @@ std::string Program::text() const {
         << "," << text_of(link.producer_registers) << " ->" << text_of(link.consumer_registers)
         << "\n";
   }
+  constexpr const char* kTurns[] = {"one by one", "in turn", "in any order"};
+  for (SegmentId id : path) {
+    out << "path " << at(id).name << ", " << kTurns[static_cast<int>(at(id).turns)] << "\n";
+  }
   return out.str();
 }
 

@@ -331,6 +331,7 @@ void Program::validate() const {
   check_stores(*this);
   check_preparations();
   check_schedule();
+  check_path();
   check_collectives();
   check_network();
 }

@@ -15,6 +15,7 @@ from poptorch_emu import _C
 from poptorch_emu.engine.instruction import lowered
 from poptorch_emu.engine.layout.fused_update import can_update_in_place, fused_code
 from poptorch_emu.engine.layout.preparation import Conversion, Prepared, prepare, prepare_update
+from poptorch_emu.engine.micro_batch_path import path_of
 from poptorch_emu.engine.network_row import NetworkRow
 from poptorch_emu.engine.output_stores import OutputStores
 from poptorch_emu.ir.arguments import arguments_of
@@ -88,6 +89,8 @@ class Lowering:
         config, num_runs = self._config, self._schedule.num_micro_batches
         window = config.num_micro_batches
         self.program.set_schedule(self._actions(), window, joined=window // num_runs)
+        path = path_of(self._inventory)
+        self.program.set_path([(self._segments[port], turns) for port, turns in path.items()])
         self.program.set_numerics(config.checks_floating_point, config.rounds_stochastically)
         self.program.validate()
 

@@ -51,6 +51,7 @@ CPP_FLOORS = {
 # `data/slot_collate` stacks samples, `engine/product_kernels` asks for vectors.
 ENGINE_USERS = {
     "engine/lower",
+    "engine/micro_batch_path",
     "engine/output_stores",
     "engine/instruction",
     "engine/product_kernels",

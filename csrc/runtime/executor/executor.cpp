@@ -62,9 +62,9 @@ Executor::Executor(std::shared_ptr<const Program> program, ExecutorOptions optio
       host_calls_([this] { scheduler_.wake(); }),
       loops_([this] { scheduler_.wake_sleepers(); }),
       scheduler_(*program_,
-                 options_.follows_lists ? MicroBatchOrder{} : micro_batch_order(*program_),
-                 {options_.num_replicas, options_.num_workers, choice_of(options_)}, host_calls_,
-                 stream_, loops_),
+                 {options_.num_replicas, options_.num_workers, choice_of(options_),
+                  options_.follows_lists || program_->path.empty()},
+                 host_calls_, stream_, loops_),
       interpreter_(
           *program_, options_, state_,
           {[this](const std::string& name, std::vector<at::Tensor> tensors) {

@@ -6,10 +6,9 @@
 
 namespace poptorch_emu {
 
-MicroBatchRunner::MicroBatchRunner(const Program& program, const MicroBatchOrder& order,
-                                   int64_t num_replicas, int64_t num_workers)
+MicroBatchRunner::MicroBatchRunner(const Program& program, int64_t num_replicas,
+                                   int64_t num_workers)
     : program_(program),
-      order_(order),
       num_replicas_(num_replicas),
       num_done_(num_replicas * program.segments.size()) {
   for (int64_t worker = 0; worker < num_workers; ++worker) {
@@ -41,13 +40,13 @@ void MicroBatchRunner::clear() {
 
 bool MicroBatchRunner::is_ready(int64_t worker) const {
   const Flight& flight = *workers_[worker]->flight;
-  const SegmentId next = order_.path[flight.step];
+  const SegmentId next = program_.path[flight.step];
   return may_overlap(next) || has_turn(flight.replica, {next, flight.micro_batch});
 }
 
 Task& MicroBatchRunner::begin_action(int64_t worker) {
   Worker& own = *workers_[worker];
-  const SegmentId next = order_.path[own.flight->step];
+  const SegmentId next = program_.path[own.flight->step];
   own.task.replica = own.flight->replica;
   own.task.action = {next, own.flight->micro_batch};
   own.task.ipu = program_.at(next).ipu;
@@ -65,12 +64,12 @@ void MicroBatchRunner::finish_action(Task& task) {
     own.items[outgoing[i].value] = std::move(task.given[i]);
   }
   task.given.clear();
-  if (++own.flight->step == order_.path.size()) own.flight.reset();
+  if (++own.flight->step == program_.path.size()) own.flight.reset();
   ++num_done_[place_of(task.replica, task.action.segment)].value;
 }
 
 bool MicroBatchRunner::has_turn(int64_t replica, const Action& action) const {
-  return order_.turns[action.segment.value] == Turns::kAnyOrder ||
+  return program_.at(action.segment).turns == Turns::kAnyOrder ||
          num_done_[place_of(replica, action.segment)].value == action.micro_batch;
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "program/program.h"
-#include "runtime/scheduling/micro_batch_order.h"
 #include "runtime/scheduling/task.h"
 
 namespace poptorch_emu {
@@ -20,9 +19,8 @@ namespace poptorch_emu {
 // in flight never waits.
 class MicroBatchRunner {
  public:
-  // `order` must have a path.
-  MicroBatchRunner(const Program& program, const MicroBatchOrder& order, int64_t num_replicas,
-                   int64_t num_workers);
+  // `program` must have a path.
+  MicroBatchRunner(const Program& program, int64_t num_replicas, int64_t num_workers);
 
   // Called by one thread at a time, under the scheduler's lock.
   void begin_window();
@@ -48,13 +46,13 @@ class MicroBatchRunner {
   // Called by any thread: whether earlier micro-batches have left the segment, or need not have.
   bool has_turn(const Task& task) const { return has_turn(task.replica, task.action); }
   // Returns the number of actions of each micro-batch.
-  int64_t num_actions() const { return static_cast<int64_t>(order_.path.size()); }
+  int64_t num_actions() const { return static_cast<int64_t>(program_.path.size()); }
 
  private:
   struct Flight {
     int64_t replica;
     int64_t micro_batch;
-    size_t step = 0;  // index in the path
+    size_t step = 0;  // index in the program's path
   };
   // State of one worker. Other workers do not access it, so that it stays in one core's cache.
   struct alignas(64) Worker {
@@ -67,14 +65,13 @@ class MicroBatchRunner {
     std::atomic<int64_t> value = 0;
   };
 
-  bool may_overlap(SegmentId id) const { return order_.turns[id.value] != Turns::kOneByOne; }
+  bool may_overlap(SegmentId id) const { return program_.at(id).turns != Turns::kOneByOne; }
   bool has_turn(int64_t replica, const Action& action) const;
   size_t place_of(int64_t replica, SegmentId segment) const {
     return replica * program_.segments.size() + segment.value;
   }
 
   const Program& program_;
-  const MicroBatchOrder order_;
   const int64_t num_replicas_;
   std::vector<std::unique_ptr<Worker>> workers_;
   int64_t num_begun_ = 0;        // in this window, over all replicas

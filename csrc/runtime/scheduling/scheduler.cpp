@@ -23,9 +23,8 @@ int64_t micro_batch_actions_of(const Program& program, int64_t num_replicas) {
 
 }  // namespace
 
-Scheduler::Scheduler(const Program& program, const MicroBatchOrder& order,
-                     const SchedulerOptions& options, const HostCalls& host_calls,
-                     const ResultStream& stream, SharedLoops& loops)
+Scheduler::Scheduler(const Program& program, const SchedulerOptions& options,
+                     const HostCalls& host_calls, const ResultStream& stream, SharedLoops& loops)
     : program_(program),
       host_calls_(host_calls),
       stream_(stream),
@@ -33,11 +32,9 @@ Scheduler::Scheduler(const Program& program, const MicroBatchOrder& order,
       num_workers_(options.num_workers),
       progress_(options.num_workers, kSpinNs),
       choice_(options.choice),
-      lists_(program, options.num_replicas, /*has_micro_batches=*/order.path.empty()),
+      lists_(program, options.num_replicas, /*has_micro_batches=*/options.follows_lists),
       num_micro_batch_actions_(micro_batch_actions_of(program, options.num_replicas)) {
-  if (!order.path.empty()) {
-    runner_.emplace(program, order, options.num_replicas, options.num_workers);
-  }
+  if (!options.follows_lists) runner_.emplace(program, options.num_replicas, options.num_workers);
 }
 
 void Scheduler::begin_call(int64_t num_windows) {

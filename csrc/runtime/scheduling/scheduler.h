@@ -13,7 +13,6 @@
 #include "runtime/executor/host_calls.h"
 #include "runtime/executor/result_stream.h"
 #include "runtime/scheduling/action_lists.h"
-#include "runtime/scheduling/micro_batch_order.h"
 #include "runtime/scheduling/micro_batch_runner.h"
 #include "runtime/scheduling/progress.h"
 #include "runtime/scheduling/task.h"
@@ -21,16 +20,18 @@
 
 namespace poptorch_emu {
 
-// Number of replicas and workers of a scheduler, and whether one worker may run a window alone.
+// Number of replicas and workers of a scheduler, whether one worker may run a window alone, and
+// whether micro-batches follow the lists of the schedule instead of the program's path.
 struct SchedulerOptions {
   int64_t num_replicas = 1;
   int64_t num_workers = 1;
   WorkerChoice::Among choice = WorkerChoice::Among::kNothing;
+  bool follows_lists = true;
 };
 
 // Decides which worker runs which task next, and when a window and a call end.
 //
-// Workers take micro-batches through all segments if `MicroBatchOrder` has a path; all other
+// Workers take micro-batches through all segments unless these follow the lists; all other
 // actions follow the lists of the schedule. No result depends on the assignment of tasks to
 // workers. While one worker alone runs a window, as `WorkerChoice` may decide, the others rest.
 //
@@ -47,8 +48,8 @@ class Scheduler {
 
   // Worker 0 interrupts its tasks for requests of `host_calls`. Nothing begins while `stream` is
   // full. A worker that waits for a task runs parts of `loops` of other workers.
-  Scheduler(const Program& program, const MicroBatchOrder& order, const SchedulerOptions& options,
-            const HostCalls& host_calls, const ResultStream& stream, SharedLoops& loops);
+  Scheduler(const Program& program, const SchedulerOptions& options, const HostCalls& host_calls,
+            const ResultStream& stream, SharedLoops& loops);
 
   // Called by the thread that runs the call while no worker runs. `end_call` returns the error of
   // the call, if any, and drops the contents of links in that case.

@@ -1,5 +1,7 @@
 """Short functions to build programs by hand in tests, without the compiler."""
 
+from support.paths import set_freest_path
+
 from poptorch_emu import _C
 from poptorch_emu.report.profile_file import EventRow
 
@@ -25,6 +27,7 @@ FOLLOWS_LISTS = False
 
 def executor(program, *, replicas=1, workers=1, groups=None, follows_lists=None):
     """Returns an executor of a valid program; by default each replica reads its own rows."""
+    set_freest_path(program)
     program.validate()
     groups = groups or list(range(replicas))
     follows_lists = FOLLOWS_LISTS if follows_lists is None else follows_lists

@@ -7,6 +7,7 @@ import torch
 from hand_built import ALL, MICRO_BATCH, WINDOW, Reg, add, executor, take_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import path_in, set_freest_path
 
 from poptorch_emu import _C
 from poptorch_emu.errors import Error
@@ -78,7 +79,7 @@ def run(program, x, windows=3, **how):
 )
 def test_program_then_its_micro_batches_are_independent_or_not(settings_, is_independent):
     program = two_stages(**settings_)
-    program.validate()
+    set_freest_path(program)
     count = settings_.get("num_micro_batches", N)
     assert program.num_independent_micro_batches() == (count if is_independent else 1)
 
@@ -86,7 +87,7 @@ def test_program_then_its_micro_batches_are_independent_or_not(settings_, is_ind
 def test_program_when_a_segment_is_seen_outside_then_keeps_the_order_of_the_lists():
     program = two_stages()
     program.set_seen_outside(1)
-    program.validate()
+    set_freest_path(program)
     assert "seen outside" in program.text()
     for each in (program, _C.Program.deserialize(program.serialize())):
         assert each.num_independent_micro_batches() == 1
@@ -108,10 +109,48 @@ def test_program_without_segments_of_micro_batches_then_has_none_in_flight():
     program.load_variable(update, 0, weight)
     program.store_output(update, 0, ALL, 1)
     program.set_schedule([[(update, 0)]], 2)
-    program.validate()
+    set_freest_path(program)
     assert program.num_independent_micro_batches() == 1
     (out,) = executor(program).run([], 3)
     assert out.shape == (6,)
+
+
+FORWARD, LOSS, BACKWARD, UPDATE = range(4)
+IN_ORDER = [(segment, _C.Turns.ONE_BY_ONE) for segment in (FORWARD, LOSS, BACKWARD)]
+
+
+def test_path_when_written_and_read_then_is_the_same():
+    program = two_stages(writes=1)
+    set_freest_path(program)
+    assert path_in(program) == [
+        "path forward, one by one",
+        "path loss, in any order",
+        "path backward, in any order",
+    ]
+    assert path_in(_C.Program.deserialize(program.serialize())) == path_in(program)
+
+
+@pytest.mark.parametrize(
+    ("settings_", "path", "message"),
+    [
+        ({}, IN_ORDER[:2], "each of their segments and no other, but 'backward' is not in it"),
+        ({}, [*IN_ORDER, (UPDATE, IN_ORDER[0][1])], "but 'update' is in it"),
+        ({}, [*IN_ORDER, IN_ORDER[0]], "segment 0 of 4, which must exist and be named once"),
+        ({}, IN_ORDER[::-1], "'loss' cannot be .* from 'forward' come later"),
+        ({"is_sharded": True}, IN_ORDER, "'backward' cannot be .* from 'loss' come .* in parts"),
+        ({"writes": 2}, IN_ORDER, "'loss' cannot be .* 'forward' writes its variable 'seen'"),
+        (
+            {"writes": 1},
+            [(FORWARD, _C.Turns.IN_TURN), *IN_ORDER[1:]],
+            "'forward' cannot be .* its stores need the order of the micro-batches",
+        ),
+    ],
+)
+def test_path_when_results_could_differ_then_is_refused(settings_, path, message):
+    program = two_stages(**settings_)
+    program.set_path(path)
+    with pytest.raises(Error, match=message):
+        program.validate()
 
 
 @pytest.mark.parametrize("writes", [0, 1])
