@@ -28,12 +28,6 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kNumGates = 4;
-// Minimum batch size. A single block of rows would use one thread only, while oneDNN shares each
-// step among threads.
-constexpr int64_t kFewestRows = 2 * kRows;
-// Maximum number of hidden units. Packed weights of wider layers do not stay in a core's cache;
-// oneDNN was faster from 320 units on.
-constexpr int64_t kMostUnits = 256;
 // Maximum number of inputs for products by step. With more, one product for all steps is faster.
 constexpr int64_t kMostInputs = 256;
 
@@ -248,12 +242,15 @@ std::vector<Tensor> weight_gradients(const Layer& layer, const Tensor& output,
 
 }  // namespace
 
-bool runs_by_rows(const Layer& layer) {
+void check_by_rows(const Layer& layer) {
   const auto dtype = layer.input.scalar_type();
-  return lstm_kernels() != nullptr && layer.mode == Mode::kLstm && !layer.has_projection() &&
-         (dtype == at::kFloat || at::isReducedFloatingType(dtype)) && layer.input.numel() > 0 &&
-         layer.batch_size() >= kFewestRows && layer.hidden_size() % kPanel == 0 &&
-         layer.hidden_size() <= kMostUnits;
+  TORCH_CHECK_VALUE(lstm_kernels() != nullptr && layer.mode == Mode::kLstm &&
+                        !layer.has_projection() && layer.input.numel() > 0 &&
+                        (dtype == at::kFloat || at::isReducedFloatingType(dtype)) &&
+                        layer.hidden_size() % kPanel == 0,
+                    "rnn_layer by rows needs vectors and a float32 or half LSTM without ",
+                    "projection, with a multiple of ", kPanel, " hidden units; it has ",
+                    layer.hidden_size(), ".");
 }
 
 Results forward_by_rows(const Layer& layer) {

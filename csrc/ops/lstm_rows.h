@@ -9,9 +9,8 @@ namespace poptorch_emu::rnn {
 // Each block runs through all steps independently, so that threads synchronise once in each layer
 // instead of in each step. The bits do not depend on the number of threads.
 
-// Returns whether a layer runs by rows in training. This depends on the shape and the processor,
-// never on the available threads. In inference oneDNN is faster.
-bool runs_by_rows(const Layer& layer);
+// Throws ValueError if the kernels cannot train a layer by rows.
+void check_by_rows(const Layer& layer);
 
 // The reserve is (T, N, 5 H): gates and cells, as for an LSTM by steps.
 Results forward_by_rows(const Layer& layer);

@@ -35,11 +35,11 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 Outputs call_layer(const Tensor& input, TensorList state, TensorList weights, std::string_view mode,
                    bool reverse, bool training) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("poptorch_emu::rnn_layer", "")
-          .typed<Outputs(const Tensor&, TensorList, TensorList, std::string_view, bool, bool)>();
-  return op.call(input, state, weights, mode, reverse, training);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("poptorch_emu::rnn_layer", "")
+                             .typed<Outputs(const Tensor&, TensorList, TensorList, std::string_view,
+                                            bool, bool, bool)>();
+  return op.call(input, state, weights, mode, reverse, training, /*by_rows=*/false);
 }
 
 bool any_requires_grad(TensorList tensors) {

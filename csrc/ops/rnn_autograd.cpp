@@ -14,12 +14,13 @@ using at::TensorList;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using ForwardSchema = Outputs(const Tensor&, TensorList, TensorList, std::string_view, bool, bool);
+using ForwardSchema = Outputs(const Tensor&, TensorList, TensorList, std::string_view, bool, bool,
+                              bool);
 using BackwardSchema = std::vector<Tensor>(const std::optional<Tensor>&,
                                            const std::optional<Tensor>&,
                                            const std::optional<Tensor>&, const Tensor&, TensorList,
                                            TensorList, const Tensor&, const Tensor&, const Tensor&,
-                                           const Tensor&, std::string_view, bool, bool);
+                                           const Tensor&, std::string_view, bool, bool, bool);
 
 template <typename Schema>
 auto find(const char* name) {
@@ -33,10 +34,10 @@ std::optional<Tensor> if_defined(const Tensor& tensor) {
 struct RnnLayer : torch::autograd::Function<RnnLayer> {
   static variable_list forward(AutogradContext* context, const Tensor& input, TensorList state,
                                TensorList weights, const std::string& mode, bool reverse,
-                               bool training) {
+                               bool training, bool by_rows) {
     static const auto op = find<ForwardSchema>("poptorch_emu::rnn_layer");
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [output, h, c, reserve] = op.call(input, state, weights, mode, reverse, training);
+    auto [output, h, c, reserve] = op.call(input, state, weights, mode, reverse, training, by_rows);
     variable_list saved = {input, output, h, c, reserve};
     saved.insert(saved.end(), state.begin(), state.end());
     saved.insert(saved.end(), weights.begin(), weights.end());
@@ -45,6 +46,7 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     context->saved_data["mode"] = mode;
     context->saved_data["reverse"] = reverse;
     context->saved_data["training"] = training;
+    context->saved_data["by_rows"] = by_rows;
     const bool has_c = state.size() == 2;
     context->mark_non_differentiable(has_c ? variable_list{reserve} : variable_list{c, reserve});
     context->set_materialize_grads(false);
@@ -63,18 +65,19 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
         op.call(if_defined(gradients[0]), if_defined(gradients[1]), if_defined(gradients[2]),
                 saved[0], operands.slice(0, num_states), operands.slice(num_states), saved[1],
                 saved[2], saved[3], saved[4], context->saved_data["mode"].toStringRef(),
-                context->saved_data["reverse"].toBool(), needs_input);
+                context->saved_data["reverse"].toBool(), needs_input,
+                context->saved_data["by_rows"].toBool());
     if (!needs_input) found.insert(found.begin(), Tensor());
-    // Mode, reverse and training have no gradients.
-    found.insert(found.end(), 3, Tensor());
+    // The last four arguments have no gradients.
+    found.insert(found.end(), 4, Tensor());
     return found;
   }
 };
 
 Outputs rnn_layer(const Tensor& input, TensorList state, TensorList weights, std::string_view mode,
-                  bool reverse, bool training) {
+                  bool reverse, bool training, bool by_rows) {
   const variable_list results =
-      RnnLayer::apply(input, state, weights, std::string(mode), reverse, training);
+      RnnLayer::apply(input, state, weights, std::string(mode), reverse, training, by_rows);
   return {results[0], results[1], results[2], results[3]};
 }
 

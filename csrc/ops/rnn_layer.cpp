@@ -1,9 +1,9 @@
 // The operators `rnn_layer` and `rnn_layer_backward`: one layer in one direction as one operation
 // of a graph, with its gradient as another.
 //
-// A float32 LSTM without projection trains by blocks of rows if there are several. Otherwise an
-// LSTM runs in oneDNN, as in eager PyTorch, and oneDNN's workspace is the reserve. All other layers
-// run by steps, and half precision computes in float32.
+// An LSTM trains by blocks of rows if the caller says so. Otherwise it runs in oneDNN, as in eager
+// PyTorch, and oneDNN's workspace is the reserve. All other layers run by steps, and half precision
+// computes in float32.
 
 #include "ops/rnn_layer.h"
 
@@ -36,14 +36,14 @@ bool is_half(const Tensor& tensor) {
 
 bool runs_in_mkldnn(const Layer& layer, bool is_training) {
   return layer.mode == Mode::kLstm && !layer.has_projection() && layer.input.numel() > 0 &&
-         !(is_training && runs_by_rows(layer)) &&
+         !(is_training && layer.is_by_rows) &&
          (layer.input.scalar_type() == at::kFloat || is_half(layer.input)) &&
          at::globalContext().userEnabledMkldnn();
 }
 
 Layer make_layer(std::string_view mode, bool reverse, const Tensor& input, TensorList state,
-                 TensorList weights) {
-  Layer layer{mode_of(mode), reverse, input, state.vec(), weights.vec()};
+                 TensorList weights, bool by_rows) {
+  Layer layer{mode_of(mode), reverse, input, state.vec(), weights.vec(), by_rows};
   const bool is_lstm = layer.mode == Mode::kLstm;
   TORCH_CHECK_VALUE(state.size() == (is_lstm ? 2 : 1), mode, " got ", state.size(),
                     " initial states; expected ", is_lstm ? "[h0, c0]." : "[h0].");
@@ -59,6 +59,7 @@ Layer make_layer(std::string_view mode, bool reverse, const Tensor& input, Tenso
   TORCH_CHECK_VALUE(layer.h0().sizes() == at::IntArrayRef(state_size), mode,
                     " got an initial state of shape ", layer.h0().sizes(), "; expected ",
                     at::IntArrayRef(state_size), ".");
+  if (by_rows) check_by_rows(layer);
   return layer;
 }
 
@@ -68,8 +69,12 @@ std::vector<Tensor> in_type(std::vector<Tensor> tensors, at::ScalarType dtype) {
 }
 
 Layer in_float(const Layer& layer) {
-  return {layer.mode, layer.is_reverse, layer.input.to(at::kFloat),
-          in_type(layer.state, at::kFloat), in_type(layer.weights, at::kFloat)};
+  return {layer.mode,
+          layer.is_reverse,
+          layer.input.to(at::kFloat),
+          in_type(layer.state, at::kFloat),
+          in_type(layer.weights, at::kFloat),
+          layer.is_by_rows};
 }
 
 // Returns a bias or a placeholder, because oneDNN always expects bias arguments.
@@ -108,7 +113,7 @@ Results forward(const Layer& layer, bool is_training) {
     const Results wide = forward(in_float(layer), is_training);
     return {wide.output.to(dtype), wide.h.to(dtype), wide.c.to(dtype), wide.reserve};
   }
-  if (is_training && runs_by_rows(layer)) return forward_by_rows(layer);
+  if (is_training && layer.is_by_rows) return forward_by_rows(layer);
   return runs_in_mkldnn(layer, is_training) ? forward_in_mkldnn(layer, is_training)
                                             : forward_by_steps(layer, is_training);
 }
@@ -128,8 +133,8 @@ Gradients backward(const Layer& layer, const Results& results, const ResultGradi
   if (results.reserve.scalar_type() == at::kByte) {
     return backward_in_mkldnn(layer, results, gradients);
   }
-  return runs_by_rows(layer) ? backward_by_rows(layer, results, gradients, needs_input_gradient)
-                             : backward_by_steps(layer, results, gradients, needs_input_gradient);
+  return layer.is_by_rows ? backward_by_rows(layer, results, gradients, needs_input_gradient)
+                          : backward_by_steps(layer, results, gradients, needs_input_gradient);
 }
 
 // Returns contiguous input, copied on one thread unless work is shared, with the same bits.
@@ -139,15 +144,15 @@ Tensor in_rows(const Tensor& tensor) {
 }
 
 Outputs rnn_layer_cpu(const Tensor& input, TensorList state, TensorList weights,
-                      std::string_view mode, bool reverse, bool training) {
+                      std::string_view mode, bool reverse, bool training, bool by_rows) {
   const Results results =
-      forward(make_layer(mode, reverse, in_rows(input), state, weights), training);
+      forward(make_layer(mode, reverse, in_rows(input), state, weights, by_rows), training);
   return {results.output, results.h, results.c, results.reserve};
 }
 
 Outputs rnn_layer_meta(const Tensor& input, TensorList state, TensorList weights,
-                       std::string_view mode, bool reverse, bool training) {
-  const Layer layer = make_layer(mode, reverse, input, state, weights);
+                       std::string_view mode, bool reverse, bool training, bool by_rows) {
+  const Layer layer = make_layer(mode, reverse, input, state, weights, by_rows);
   const auto options = input.options();
   const Tensor c = layer.mode == Mode::kLstm
                        ? at::empty_like(layer.c0(), at::MemoryFormat::Contiguous)
@@ -181,12 +186,12 @@ std::vector<Tensor> rnn_layer_backward_cpu(const OptionalTensor& grad_output,
                                            TensorList state, TensorList weights,
                                            const Tensor& output, const Tensor& h, const Tensor& c,
                                            const Tensor& reserve, std::string_view mode,
-                                           bool reverse, bool needs_input_grad) {
+                                           bool reverse, bool needs_input_grad, bool by_rows) {
   const auto or_zeros = [](const OptionalTensor& gradient, const Tensor& result) {
     return gradient ? in_rows(*gradient) : at::zeros_like(result);
   };
-  const Layer layer = make_layer(mode, reverse, in_rows(input), state, weights);
-  const bool is_by_rows = reserve.scalar_type() == input.scalar_type() && runs_by_rows(layer);
+  const Layer layer = make_layer(mode, reverse, in_rows(input), state, weights, by_rows);
+  const bool is_by_rows = reserve.scalar_type() == input.scalar_type() && by_rows;
   const ResultGradients gradients{
       !grad_output && is_by_rows ? Tensor() : or_zeros(grad_output, output), or_zeros(grad_h, h),
       or_zeros(grad_c, c)};
@@ -198,7 +203,7 @@ std::vector<Tensor> rnn_layer_backward_meta(const OptionalTensor&, const Optiona
                                             const OptionalTensor&, const Tensor& input,
                                             TensorList state, TensorList weights, const Tensor&,
                                             const Tensor&, const Tensor&, const Tensor&,
-                                            std::string_view, bool, bool needs_input_grad) {
+                                            std::string_view, bool, bool needs_input_grad, bool) {
   const auto alike = [](const Tensor& tensor) {
     return at::empty_like(tensor, at::MemoryFormat::Contiguous);
   };
@@ -213,11 +218,11 @@ std::vector<Tensor> rnn_layer_backward_meta(const OptionalTensor&, const Optiona
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "rnn_layer(Tensor input, Tensor[] state, Tensor[] weights, str mode, bool reverse, "
-      "bool training) -> (Tensor output, Tensor h, Tensor c, Tensor reserve)");
+      "bool training, bool by_rows=False) -> (Tensor output, Tensor h, Tensor c, Tensor reserve)");
   m.def(
       "rnn_layer_backward(Tensor? grad_output, Tensor? grad_h, Tensor? grad_c, Tensor input, "
       "Tensor[] state, Tensor[] weights, Tensor output, Tensor h, Tensor c, Tensor reserve, "
-      "str mode, bool reverse, bool needs_input_grad) -> Tensor[]");
+      "str mode, bool reverse, bool needs_input_grad, bool by_rows=False) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {

@@ -22,6 +22,7 @@ struct Layer {
   at::Tensor input;
   std::vector<at::Tensor> state;
   std::vector<at::Tensor> weights;
+  bool is_by_rows = false;  // whether training runs by blocks of rows (`lstm_rows.h`)
 
   bool has_biases() const { return weights.size() >= 4; }
   bool has_projection() const { return weights.size() % 2 == 1; }

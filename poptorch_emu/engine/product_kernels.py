@@ -28,6 +28,7 @@ class Role(Enum):
     LAYER = "a linear layer of training, whose weight is packed once a window"
     PRODUCT = "another product of training, such as the gradient of a layer's input"
     WEIGHT_GRADIENT = "the gradient of a layer's weight, which is added to its sum"
+    LSTM = "an LSTM of training: (batch, inputs) @ (inputs, hidden units) in each step"
     ATTENTION = "attention of inference: scores (queries, keys) @ values (keys, depth)"
     POOLED_CONVOLUTION = (
         "a convolution of inference before a pooling: (elements of the result of one channel and "
@@ -42,6 +43,7 @@ class Kernel(Enum):
     SMALL = "csrc/numerics/gemm/small_product.h"
     PANELS = "csrc/numerics/gemm/panel_product.h"
     ONEDNN = "operators that call oneDNN"
+    ROWS = "csrc/ops/lstm_rows.h"
     HEADS = "csrc/ops/attention_by_heads.cpp"
 
     @property
@@ -199,6 +201,9 @@ _AVX2 = Limits(
 # The kernel's tile holds 6 x 64 sums. It also computes the padding.
 _AVX512 = Limits(inputs=_from(16), multiplications=_from(2**20), tile=(6, 64))
 
+# A single block of rows would use one thread only, while oneDNN shares each step among threads.
+# Packed weights of more units do not stay in a core's cache; oneDNN was faster from 320 units on.
+_LSTM = Limits(rows=_from(16), outputs=range(1, 257), line=32)
 # With more input channels, oneDNN reorders the images. With more output channels, channels last is
 # as fast. With fewer multiplications, wrapping tensors for oneDNN costs more than it saves
 # (assumed); for example, the first convolution of MNIST has 144,000 in an image.
@@ -242,6 +247,8 @@ TABLE = (
     Row(Role.WEIGHT_GRADIENT, Kernel.PANELS, replace(_AVX512, multiplications=_from(2**25)),
         vector_bits=512,
         gives="1.06 encoder 4x512, with layers by packed weights"),
+    Row(Role.LSTM, Kernel.ROWS, _LSTM,
+        gives="1.16 lstm on two threads, 1.03 on one"),
     Row(Role.ATTENTION, Kernel.HEADS, Limits(line=16), vendor=_AMD, vector_bits=512,
         gives="1.04 encoder 4x256 inference"),
     Row(Role.POOLED_CONVOLUTION, Kernel.ONEDNN, _FEW_CHANNELS, vector_bits=512,

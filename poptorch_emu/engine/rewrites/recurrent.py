@@ -1,4 +1,4 @@
-"""Passes the gradient of a recurrent layer's last output as the gradient of its final state.
+"""Chooses kernels of recurrent layers, and the form of the gradient of a layer's last output.
 
 Programs often read only the last step of a layer. The gradient of all other steps is then zero, but
 the engine would fill a whole sequence with zeros and add it. The last output is the same value as
@@ -11,11 +11,35 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.engine.product_kernels import Role, choose
 from poptorch_emu.ir.arguments import arguments_of, with_arguments
 
 aten = torch.ops.aten
 
+_LAYER = torch.ops.poptorch_emu.rnn_layer.default
 _BACKWARD = torch.ops.poptorch_emu.rnn_layer_backward.default
+
+
+def train_by_rows(code: EngineGraph) -> int:
+    """Trains LSTMs by blocks of rows where that is faster; returns the number of operations."""
+    layers = [node for node in code.graph.operations if node.target in (_LAYER, _BACKWARD)]
+    changed = [node for node in layers if _is_faster_by_rows(node)]
+    for node in changed:
+        node.args = with_arguments(node, by_rows=True)
+    return len(changed)
+
+
+def _is_faster_by_rows(node: fx.Node) -> bool:
+    """Returns whether blocks of rows are faster; a layer and its backward have the same sizes."""
+    layer = arguments_of(node)
+    x, w_hh = layer.input.meta["val"], layer.weights[1].meta["val"]
+    is_trained = node.target is _BACKWARD or layer.training
+    has_projection = len(layer.weights) % 2 == 1
+    is_supported = x.dtype.is_floating_point and x.dtype.itemsize <= 4 and x.numel() > 0
+    if layer.mode != "lstm" or has_projection or not (is_trained and is_supported):
+        return False
+    _, num_rows, num_inputs = x.shape
+    return choose(Role.LSTM, num_rows, num_inputs, w_hh.shape[1]) is not None
 
 
 def take_last_steps(code: EngineGraph) -> int:

@@ -37,7 +37,7 @@ from poptorch_emu.engine.rewrites.linear import (
 )
 from poptorch_emu.engine.rewrites.neutral_operations import leave_out_neutral_operations
 from poptorch_emu.engine.rewrites.pooled_convolution import pool_convolutions
-from poptorch_emu.engine.rewrites.recurrent import take_last_steps
+from poptorch_emu.engine.rewrites.recurrent import take_last_steps, train_by_rows
 from poptorch_emu.passes.simplify import remove_dead
 
 
@@ -101,6 +101,12 @@ REWRITES = (
         join_micro_batches,
         after=(widen_half_kernels,),
         why="it looks at the sizes of results; what finds losses and norms stands before it, too",
+    ),
+    Rewrite(
+        train_by_rows,
+        When.ALWAYS,
+        after=(join_micro_batches,),
+        why="it chooses by the number of rows",
     ),
     Rewrite(
         pool_convolutions,

@@ -24,7 +24,7 @@ INTEL_AVX2 = ("GenuineIntel", 256)
 UNKNOWN = (None, 512)
 
 LAYER, FIXED, PRODUCT, GRADIENT = Role.LAYER, Role.FIXED_LAYER, Role.PRODUCT, Role.WEIGHT_GRADIENT
-ATTENTION, POOLED = Role.ATTENTION, Role.POOLED_CONVOLUTION
+LSTM, ATTENTION, POOLED = Role.LSTM, Role.ATTENTION, Role.POOLED_CONVOLUTION
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +77,10 @@ def chosen(processor: tuple[str | None, int], role: Role, *sizes: int) -> Kernel
         (UNKNOWN, LAYER, (64, 512, 512), None),
         (UNKNOWN, FIXED, (128, 256, 256), Kernel.ONEDNN),
         (UNKNOWN, FIXED, (127, 256, 256), None),
+        (UNKNOWN, LSTM, (16, 3, 256), Kernel.ROWS),
+        (UNKNOWN, LSTM, (15, 3, 256), None),
+        (UNKNOWN, LSTM, (16, 3, 288), None),
+        (UNKNOWN, LSTM, (16, 3, 240), None),
         (AMD_AVX512, ATTENTION, (1, 1, 16), Kernel.HEADS),
         (AMD_AVX512, ATTENTION, (1, 1, 24), None),
         (AMD_AVX2, ATTENTION, (1, 1, 16), None),

@@ -43,7 +43,7 @@ network = torch.nn.LSTM(40, 96, bidirectional=True)
 for parameter in network.parameters():
     parameter.data = numbers(*parameter.shape)
 x = numbers(21, 19, 40).requires_grad_()
-results = by_layers("lstm", network, x, [numbers(2, 19, 96), numbers(2, 19, 96)])
+results = by_layers("lstm", network, x, [numbers(2, 19, 96), numbers(2, 19, 96)], by_rows=True)
 seeds = [numbers(*result.shape) for result in results]
 gradients = torch.autograd.grad(results, [x, *network.parameters()], seeds)
 values = b"".join(tensor.detach().numpy().tobytes() for tensor in (*results, *gradients))

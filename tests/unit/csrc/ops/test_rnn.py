@@ -32,6 +32,9 @@ CELLS = {
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 
 
+HAS_VECTORS = _C.vector_width() > 0  # An LSTM by rows needs them.
+
+
 def eager(cell, dtype=torch.float32):
     """Returns a bidirectional layer of PyTorch, an input and initial states that need gradients."""
     network_class, _, options = CELLS[cell]
@@ -47,7 +50,7 @@ def flat_results(network, x, state):
     return [output, *last] if len(state) == 2 else [output, last]
 
 
-def by_layers(cell, network, x, state):
+def by_layers(cell, network, x, state, *, by_rows=False):
     """Computes the same as `network`, with one call of our operator for each direction."""
     mode = CELLS[cell][1]
     weights = list(network.parameters())
@@ -60,6 +63,7 @@ def by_layers(cell, network, x, state):
             mode,
             index == 1,
             True,
+            by_rows,
         )
         for index in (0, 1)
     ]
@@ -134,7 +138,7 @@ def test_lstm_of_many_rows_is_as_near_to_float64_as_eager(hidden, batch, steps, 
 
     exact = everything(flat_results, torch.float64)
     eagers = everything(flat_results, torch.float32)
-    ours = everything(partial(by_layers, "lstm"), torch.float32)
+    ours = everything(partial(by_layers, "lstm", by_rows=HAS_VECTORS), torch.float32)
     for mine, theirs, value in zip(ours, eagers, exact, strict=True):
         error, error_of_eager = ((v - value).abs().max() for v in (mine, theirs))
         assert error <= 4 * error_of_eager + 1e-6 * value.abs().max()
@@ -154,7 +158,7 @@ def test_lstm_of_many_rows_has_the_same_bits_on_any_number_of_threads(steps, bat
     state = [torch.randn(2, batch, hidden) for _ in range(2)]
 
     def trained():
-        results = by_layers("lstm", network, x, state)
+        results = by_layers("lstm", network, x, state, by_rows=HAS_VECTORS)
         leaves = [x, *network.parameters()]
         return [*results, *torch.autograd.grad(results[0].square().sum(), leaves)]
 
@@ -181,6 +185,13 @@ def test_rnn_layer_on_transposed_arguments_equals_contiguous_ones():
 
     actual = by_layers("lstm", network, transposed(x), [transposed(part) for part in state])
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm with projection", "lstm"])
+def test_layer_that_cannot_run_by_rows_then_is_refused(cell):
+    network, x, state = eager(cell)
+    with pytest.raises(ValueError, match=f"multiple of 32 hidden units; it has {HIDDEN}"):
+        by_layers(cell, network, x, state, by_rows=True)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "lstm with projection", "gru", "rnn tanh"])

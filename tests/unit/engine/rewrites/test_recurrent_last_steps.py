@@ -1,17 +1,21 @@
-"""Recurrent layers whose last step alone is read: no sequence of zeros, the same numbers."""
+"""Recurrent layers in training: kernels by rows, and last steps without a sequence of zeros."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from support.processors import needs_vectors
 from support.rewrites import leave_out
 from torch import nn
 
 import poptorch_emu as poptorch
-from poptorch_emu.engine.rewrites.recurrent import take_last_steps
+from poptorch_emu.engine.engine_graph import EngineGraph
+from poptorch_emu.engine.rewrites import table
+from poptorch_emu.engine.rewrites.recurrent import take_last_steps, train_by_rows
 
 ROWS, STEPS, SIZE, HIDDEN = 16, 5, 6, 32
 SELECTED = "::select_backward("
@@ -114,3 +118,35 @@ def test_last_step_then_the_bits_are_those_of_a_sequence_of_zeros(
     expected, text = trained(other, x)
     assert SELECTED in text
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@needs_vectors
+@pytest.mark.parametrize(
+    ("kind", "rows", "how", "count"),
+    [
+        ("LSTM", ROWS, {}, 2),
+        ("LSTM", ROWS, {"bidirectional": True}, 4),
+        ("LSTM", ROWS - 1, {}, 0),
+        ("GRU", ROWS, {}, 0),
+        ("LSTM", ROWS, {"proj_size": 16}, 0),
+    ],
+)
+def test_lstm_of_enough_rows_then_it_and_its_gradient_run_by_rows(
+    kind: str, rows: int, how: dict[str, Any], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+
+    def counting(code: EngineGraph) -> int:
+        counts.append(train_by_rows(code))
+        return counts[-1]
+
+    rewrites = [
+        replace(each, apply=counting) if each.apply is train_by_rows else each
+        for each in table.REWRITES
+    ]
+    monkeypatch.setattr(table, "REWRITES", rewrites)
+    model = Reader(kind, batch_first=True, **how)
+    if "proj_size" in how:
+        model.head = nn.Linear(how["proj_size"], 3)
+    trained(model, torch.randn(rows, STEPS, SIZE))
+    assert counts == [count]
