@@ -286,12 +286,12 @@ def trace_forward(
 def _check_unread(
     model: torch.nn.Module, forward: Forward, left: LeftTensors, record: Callable[[], Forward]
 ) -> None:
-    """Checks that a second call would not use tensors without values that the first one left.
+    """Checks that a second call computes the same, without the tensors that have no value.
 
     Args:
         model: the user's module.
         forward: the first capture, whose fake tensors are still where it left them.
-        left: the places of these tensors.
+        left: the places of these tensors, and of those with values.
         record: captures the model again.
 
     Raises:
@@ -300,14 +300,15 @@ def _check_unread(
     after = values_in(model)
     try:
         with muted():
-            is_same = not left.unknown or record().texts == forward.texts
+            is_same = not (left.known or left.unknown) or record().texts == forward.texts
     except Exception as failure:
-        raise left_tensors.refused(left.unknown) from failure
+        raise left_tensors.refused(left.unknown or left.known) from failure
     finally:
         after.restore()
     if not is_same:
-        raise left_tensors.refused(left.unknown)
-    left_tensors.warn({**left.unknown, **left.in_arguments})
+        raise left_tensors.refused(left.unknown or left.known)
+    if lost := {**left.unknown, **left.in_arguments}:
+        left_tensors.warn(lost)
 
 
 def _with_new_buffers(
@@ -365,7 +366,7 @@ def _trace(
             ours = forward.held_tensors()
         finally:
             left.replace(session.value_of, session.graph, arguments(lambda tensor: tensor), ours)
-        if left.unknown or left.in_arguments:
+        if left.known or left.unknown or left.in_arguments:
             check(forward, left)
         return forward
     finally:

@@ -48,7 +48,8 @@ class LeftTensors:
         self._model = model
         self._before: dict[int, tuple[Any, dict[Any, Any]]] = {}
         self._find: Callable[[], list[Place]] = list
-        # Lines that computed the tensors without known values, by their places.
+        # Lines that computed the tensors with and without known values, by their places.
+        self.known: dict[str, str] = {}
         self.unknown: dict[str, str] = {}
         self.in_arguments: dict[str, str] = {}
         for holder in (*_namespaces(model), *model.modules()):
@@ -79,6 +80,7 @@ class LeftTensors:
             if value == _HOST:
                 self._replace_device(place)
             elif value is not _UNKNOWN:
+                self.known[place.path] = _line_of(place.value, graph)
                 place.put(value)
             elif place.path.startswith(_ARGUMENTS):  # The next call has others.
                 self.in_arguments[place.path] = _line_of(place.value, graph)
@@ -225,13 +227,13 @@ def warn(lines: dict[str, str]) -> None:
 
 
 def refused(lines: dict[str, str]) -> Error:
-    """Returns the error for tensors that are lost, but that a second call would use."""
+    """Returns the error for tensors that a second call would use, but no compiled one."""
     return compiler_error(
         f"forward leaves tensors in {_named(lines)}, and a second call computes something else "
-        "with them, but their values only exist when the model runs. A model is captured in its "
-        "first call, and later calls repeat that one. Keep them in a buffer (register_buffer in "
-        "__init__, copy_ in forward), switch the cache off (cached=False in torch_geometric), or "
-        "call the model once on the CPU before it is wrapped, so that the kept values are "
+        "with them. A model is captured in its first call, and later calls repeat that one. Keep "
+        "them in a buffer (register_buffer in __init__, copy_ in forward), switch the cache off "
+        "(cached=False in torch_geometric), or call the model once on the CPU before it is "
+        "wrapped, so that the kept values are "
         f"constants; {Topic.LEFT_TENSORS}"
     )
 
