@@ -1,7 +1,7 @@
 """Changes that reduce the causes of lost time; each is planned as a model of its own.
 
 A remedy is a changed configuration. Its gain comes from the plan with the change, not from a
-formula. A cause counts for its share of a step, but for no more than its remedy saves.
+formula. A change helps against a cause only as far as it shortens the time of this cause.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class Remedy:
         planned: plan of the model with these settings.
         gain: additional rows per second, as a fraction of those without the change. It is negative
             if a required change makes the model slower.
-        score: share of a step that is saved, at most that of the cause.
+        score: share of a step that is saved, at most by what the cause takes less.
         update_factor: rows of an update with the change, divided by those without it.
         weight: weight that several IPUs read, which a real system rejects.
+        obstacle: sentence that says why no change can be planned; "" if changes save too little.
     """
 
     loss: Loss | None
@@ -47,14 +48,15 @@ class Remedy:
     score: float = 0.0
     update_factor: float = 1.0
     weight: SpreadWeight | None = None
+    obstacle: str = ""
 
 
 def remedies(planner: Planner) -> tuple[Remedy, ...]:
     """Returns the worthwhile changes, after those that a real system requires.
 
-    They are in the order of their causes, so that the first one concerns the bottleneck. If no
-    change helps against the first cause, it is the last one. A change must fit in memory. If the
-    unchanged model does not fit, a change must not need more memory.
+    They are in the order of their causes, so that the first one concerns the bottleneck, also if no
+    change helps against it. A change must fit in memory. If the unchanged model does not fit, a
+    change must not need more memory.
     """
     now = planner.plan()
     if not now.time.step_seconds or now.time.throughput is None:
@@ -62,7 +64,6 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
     search = _Search(planner, now)
     needed = [search.of_weight(weight) for weight in now.time.spread_weights]
     found: list[Remedy] = []
-    unhelped: list[Remedy] = []
     for number, loss in enumerate(losses(now.time)):
         best = max((remedy.score for remedy in found), default=0.0)
         # Larger micro-batches need another trace, so they are planned for the largest cause only.
@@ -72,8 +73,8 @@ def remedies(planner: Planner) -> tuple[Remedy, ...]:
         elif number == 0 and loss.cause is Cause.HOST_DATA:
             found.append(Remedy(loss, {}, None, score=loss.share))  # The user can mend it.
         elif number == 0:
-            unhelped.append(Remedy(loss, {}, None))
-    return tuple(_without_repetition([*needed, *found, *unhelped]))
+            found.append(Remedy(loss, {}, None, obstacle=search.obstacle(loss)))
+    return tuple(_without_repetition([*needed, *found]))
 
 
 def _without_repetition(found: Iterable[Remedy]) -> Iterator[Remedy]:
@@ -91,15 +92,28 @@ class _Search:
 
     def remedy(self, loss: Loss, *, may_trace: bool) -> Remedy | None:
         """Returns the smallest change that saves almost as much as the best; None if none helps."""
-        changes = _CHANGES[loss.cause](self._planner) if loss.cause in _CHANGES else []
+        changes = self._changes(loss)
         changes = [change for change in changes if may_trace or "micro_batch" not in change]
         tried = [pair for pair in self._tried(changes) if self._may_run(pair[1])]
-        most = max((self._saved(planned) for _, planned in tried), default=0.0)
-        for settings, planned in tried:
-            saved = self._saved(planned)
-            if most > 0 and saved >= _ENOUGH * most:
-                return self._made(settings, planned, loss, min(saved, loss.share))
+        helped = [self._helped(planned, loss) for _, planned in tried]
+        for (settings, planned), score in zip(tried, helped, strict=True):
+            if score > 0 and score >= _ENOUGH * max(helped):
+                return self._made(settings, planned, loss, score)
         return None
+
+    def obstacle(self, loss: Loss) -> str:
+        """Returns why no change against a cause can be planned; "" if one can, or there is none."""
+        faults = []
+        for settings in self._changes(loss):
+            try:
+                self._planner.plan(settings)
+                return ""
+            except Error as error:
+                faults.append(str(error.message))
+        return faults[0] if faults else ""
+
+    def _changes(self, loss: Loss) -> list[Settings]:
+        return _CHANGES[loss.cause](self._planner) if loss.cause in _CHANGES else []
 
     def of_weight(self, weight: SpreadWeight) -> Remedy:
         """Returns the split that puts all uses of a weight on one IPU, regardless of its cost."""
@@ -130,6 +144,12 @@ class _Search:
     def _may_run(self, planned: Planned) -> bool:
         tiles = planned.tiles
         return tiles.fits or tiles.most_bytes <= self._now.tiles.most_bytes
+
+    def _helped(self, planned: Planned, loss: Loss) -> float:
+        """Returns the share of a step that is saved, at most by what the cause takes less."""
+        saved = self._saved(planned)
+        then = sum(each.share for each in losses(planned.time) if each.cause is loss.cause)
+        return min(saved, loss.share - (1 - saved) * then)
 
     def _saved(self, planned: Planned) -> float:
         """Returns the share of the time per row that is saved; below 0 if the model is slower."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poptorch_emu.plan.time.causes import Cause, losses
+from poptorch_emu.plan.time.causes import Cause, Loss, losses
 from poptorch_emu.plan.time.time_plan import SpreadWeight, TimePlan
 
 _NAMES: Mapping[Cause, str] = {
@@ -32,13 +32,18 @@ def bottleneck_text(plan: TimePlan) -> str:
     if not found:
         return "nothing: a step takes no time"
     first = found[0]
-    where = f" on IPU {first.ipu}" if len(plan.ipus) > 1 and _is_of_one_ipu(first.cause) else ""
+    where = f" on {place_text(first)}" if len(plan.ipus) > 1 and _has_place(first.cause) else ""
     load = f", IPU {first.ipu} takes {first.load:.2f} times the mean"
     detail = load if first.cause is Cause.IMBALANCE else ""
     return f"{_NAMES[first.cause]} ({first.share:.0%} of a step{where}{detail})"
 
 
-def _is_of_one_ipu(cause: Cause) -> bool:
+def place_text(loss: Loss) -> str:
+    """Returns the IPU that loses the time, or the words for IPUs that lose it in turn."""
+    return "one IPU after another" if loss.is_in_turn else f"IPU {loss.ipu}"
+
+
+def _has_place(cause: Cause) -> bool:
     everywhere = (Cause.IMBALANCE, Cause.TURNS, Cause.RAMP, Cause.CALLS, Cause.HOST_DATA)
     return cause not in everywhere
 

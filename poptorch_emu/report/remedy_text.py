@@ -9,16 +9,16 @@ from poptorch_emu.compile.planner import Planned
 from poptorch_emu.compile.remedies import Remedy
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.plan.time.causes import Cause
-from poptorch_emu.report.bottleneck_text import listed, spread_weight_text
+from poptorch_emu.report.bottleneck_text import listed, place_text, spread_weight_text
 
 # Sentences on the share of a step that each cause takes.
 _CAUSES: Mapping[Cause, str] = {
     Cause.HOST_DATA: "The IPUs wait for the program on the host for {share} of a step.",
-    Cause.HOST_INPUT: "IPU {ipu} waits for inputs from the host for {share} of a step.",
-    Cause.HOST_OUTPUT: "IPU {ipu} waits for results to reach the host for {share} of a step.",
+    Cause.HOST_INPUT: "{where} waits for inputs from the host for {share} of a step.",
+    Cause.HOST_OUTPUT: "{where} waits for results to reach the host for {share} of a step.",
     Cause.CALLS: "Starting a call on the host takes {share} of a step.",
-    Cause.STREAMING: "IPU {ipu} waits for streaming memory for {share} of a step.",
-    Cause.LINK: "IPU {ipu} waits for data from other IPUs for {share} of a step.",
+    Cause.STREAMING: "{where} waits for streaming memory for {share} of a step.",
+    Cause.LINK: "{where} waits for data from other IPUs for {share} of a step.",
     Cause.IMBALANCE: (
         "IPU {ipu} takes {load:.2f} times the mean of the IPUs; the others wait for it, which "
         "costs {share} of a step."
@@ -27,16 +27,16 @@ _CAUSES: Mapping[Cause, str] = {
     Cause.RAMP: "Filling and emptying the pipeline takes {share} of a step.",
     Cause.UPDATE: "Updating the weights takes {share} of a step.",
     Cause.ALL_REDUCE: "Adding up the gradients of all replicas takes {share} of a step.",
-    Cause.RECOMPUTATION: "IPU {ipu} recomputes activations for {share} of a step.",
+    Cause.RECOMPUTATION: "{where} recomputes activations for {share} of a step.",
     Cause.LOW_PROPORTION: (
         "Matrix products have little memory to work in, which makes them slow: it costs {share} of "
-        "a step on IPU {ipu}."
+        "a step on {where}."
     ),
     Cause.SMALL_MICRO_BATCH: (
         "Micro-batches are small for the machine: starting programs and exchange between tiles "
-        "take {share} of a step on IPU {ipu}."
+        "take {share} of a step on {where}."
     ),
-    Cause.COMPUTE: "IPU {ipu} computes for {share} of a step.",
+    Cause.COMPUTE: "{where} computes for {share} of a step.",
 }
 # Sentences about causes against which no planned change helps.
 _OTHERWISE: Mapping[Cause, str] = {
@@ -45,6 +45,10 @@ _OTHERWISE: Mapping[Cause, str] = {
         "(mode=poptorch.DataLoaderMode.Async)."
     ),
     Cause.HOST_INPUT: "No change that was tried helps; send shorter inputs, as in float16.",
+    Cause.IMBALANCE: (
+        "No change that was tried, and that fits, saves 5% of a step, because a split keeps each "
+        "block whole: divide those of IPU {ipu} into smaller ones."
+    ),
     Cause.COMPUTE: "Everything else takes little; model.half() or more replicas make it faster.",
 }
 _KINDS = {
@@ -88,7 +92,10 @@ def remedy_text(remedy: Remedy) -> str:
     """Returns the cause, its share of a step, the change, and the predicted gain."""
     if remedy.planned is None and remedy.loss is not None:
         usual = "No change that was tried, and that fits, saves 5% of a step."
-        return f"{_cause_text(remedy)} {_OTHERWISE.get(remedy.loss.cause, usual)}"
+        otherwise = _OTHERWISE.get(remedy.loss.cause, usual).format(ipu=remedy.loss.ipu)
+        if remedy.obstacle:
+            otherwise = f"No change that was tried is possible. {remedy.obstacle}"
+        return f"{_cause_text(remedy)} {otherwise}"
     advice = _advice_text(remedy)
     if remedy.planned is None:
         usual = "No split over the same number of IPUs was found that does so."
@@ -126,7 +133,9 @@ def _advice_text(remedy: Remedy) -> str:
 def _cause_text(remedy: Remedy) -> str:
     loss, weight = remedy.loss, remedy.weight
     if loss is not None:
-        return _CAUSES[loss.cause].format(ipu=loss.ipu, load=loss.load, share=f"{loss.share:.1%}")
+        values = {"ipu": loss.ipu, "load": loss.load, "where": place_text(loss)}
+        text = _CAUSES[loss.cause].format(share=f"{loss.share:.1%}", **values)
+        return f"{text[0].upper()}{text[1:]}"
     assert weight is not None, "a remedy is against a cause or for a weight"
     return (
         f"Sending the gradient of a weight to IPU {weight.ipus[0]}, "

@@ -90,9 +90,11 @@ _OVERLAP = (
 def _overlap(value: str) -> str:
     marks = []
     if "inputs" in value:
-        marks.append("# In forward, first: x = poptorch.set_overlap_for_input(x, mode)")
+        marks.append("# Every input, first in forward: x = poptorch.set_overlap_for_input(x, mode)")
     if "results" in value:
-        marks.append("# In forward, last: y = poptorch.set_overlap_for_output(y, mode)")
+        marks.append(
+            "# Every result, last in forward: y = poptorch.set_overlap_for_output(y, mode)"
+        )
     return "\n".join([_OVERLAP, *marks])
 
 

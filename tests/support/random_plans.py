@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.settings import SCHEDULES
 from poptorch_emu.emulator.estimates import planner_of
-from poptorch_emu.plan.time.step_parts import Part
 
 SYSTEMS = ("bow-pod16", "mk2-pod4")
 
@@ -161,7 +159,7 @@ def check_remedies(case: Case, system: str) -> int:
     """Checks that each change has the promised effect in a new model; returns their number."""
     view = emulator.summary(*built(case), system=system).view
     before = emulator.estimate(*built(case), system=system)
-    check_first_insight(view, before.shares)
+    check_first_insight(view)
     promises = 0
     for insight in view["insights"]:
         told = re.search(r"predicts ([\d.]+) ×", insight["text"])
@@ -177,29 +175,33 @@ def check_remedies(case: Case, system: str) -> int:
     return promises
 
 
-# The words of an insight about a part of a step.
+# Words of the insight about each bottleneck.
 _WORDS = {
-    "calls": "Starting a call",
-    "host input": "waits for inputs",
-    "host output": "waits for results",
-    "streaming": "waits for streaming",
-    "imbalance": "times the mean",
-    "turns": "Only one IPU works",
-    "ramp": "Filling and emptying",
-    "all-reduce": "Adding up the gradients",
+    "waiting for the host's own work": "wait for the program on the host",
+    "inputs from the host": "waits for inputs",
+    "results to the host": "waits for results",
+    "starting calls": "Starting a call",
+    "streaming memory": "waits for streaming memory",
+    "data from other IPUs": "waits for data from other IPUs",
+    "one slow stage": "times the mean",
+    "one IPU working at a time": "Only one IPU works",
+    "filling and emptying the pipeline": "Filling and emptying",
+    "the update": "Updating the weights",
+    "the all-reduce": "Adding up the gradients",
+    "recomputation": "recomputes activations",
+    "a low memory proportion": "Matrix products have little memory",
+    "small micro-batches": "Micro-batches are small",
+    "computing": "computes for",
 }
 
 
-def check_first_insight(view: dict[str, Any], shares: Mapping[Part, float]) -> None:
-    """Checks that the first insight with a change names the largest loss of a step."""
-    told = [
-        i["text"] for i in view["insights"] if i["kind"] == "warning" and "predicts" in i["text"]
-    ]
-    largest = max(shares, key=lambda part: shares[part])
-    if not told or shares[largest] < 0.5 or largest.word not in _WORDS:
-        return
-    unhelped = any("No change that was tried" in i["text"] for i in view["insights"])
-    assert _WORDS[largest.word] in told[0] or unhelped, (largest, told)
+def check_first_insight(view: dict[str, Any]) -> None:
+    """Checks that the first insight, after problems, names the bottleneck and its share."""
+    name, _, rest = view["bottleneck"].partition(" (")
+    first = next(one["text"] for one in view["insights"] if one["kind"] != "problem")
+    assert _WORDS[name] in first, (name, first)
+    told = re.findall(r"([\d.]+)% of a step", first)[0]
+    assert abs(float(told) - int(rest.partition("%")[0])) <= 0.5, (view["bottleneck"], first)
 
 
 def check_plans(seed: int) -> str:

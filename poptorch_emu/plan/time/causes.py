@@ -46,12 +46,14 @@ class Loss:
             counts.
         ipu: the user's number of the busiest IPU.
         load: the work of that IPU as a multiple of the mean of all IPUs.
+        is_in_turn: whether the share also contains the time of IPUs that the busiest one waits for.
     """
 
     cause: Cause
     share: float
     ipu: int
     load: float
+    is_in_turn: bool = False
 
 
 def losses(plan: TimePlan) -> tuple[Loss, ...]:
@@ -60,7 +62,7 @@ def losses(plan: TimePlan) -> tuple[Loss, ...]:
     Computation comes before a cause that takes less than a quarter as long.
     """
     shares = _Shares(plan)
-    found = [Loss(cause, shares.of(cause), shares.busiest.ipu, shares.load) for cause in Cause]
+    found = [shares.of(cause) for cause in Cause]
     found.sort(
         key=lambda loss: -loss.share * (_WEIGHT_OF_COMPUTE if loss.cause is Cause.COMPUTE else 1.0)
     )
@@ -72,17 +74,19 @@ class _Shares:
         self._plan = plan
         work = {ipu.ipu: _work(ipu) for ipu in plan.ipus}
         mean = math.fsum(work.values()) / len(work)
-        self.busiest = max(plan.ipus, key=_work)
-        self.load = work[self.busiest.ipu] / mean if mean else 1.0
-        self._others = [ipu for ipu in plan.ipus if ipu is not self.busiest]
+        self._busiest = max(plan.ipus, key=_work)
+        self._load = work[self._busiest.ipu] / mean if mean else 1.0
+        self._others = [ipu for ipu in plan.ipus if ipu is not self._busiest]
 
-    def of(self, cause: Cause) -> float:
+    def of(self, cause: Cause) -> Loss:
         """Returns the share of a step that one cause takes."""
         if cause in (Cause.IMBALANCE, Cause.TURNS):
-            return self._plan.shares[cause.value[0]]
+            return Loss(cause, self._plan.shares[cause.value[0]], self._busiest.ipu, self._load)
         parts = [part for part in cause.value if part is not Part.UPDATE_TURNS]
-        own = self.busiest.of(*parts) + self._of_turns(parts) + self._of_update_turns(cause)
-        return own / self._plan.step_seconds if self._plan.step_seconds else 0.0
+        of_others = self._of_turns(parts) + self._of_update_turns(cause)
+        seconds, step = self._busiest.of(*parts) + of_others, self._plan.step_seconds
+        share = seconds / step if step else 0.0
+        return Loss(cause, share, self._busiest.ipu, self._load, of_others > 0)
 
     def _of_turns(self, parts: list[Part]) -> float:
         """Returns the seconds that the busiest IPU waits while other IPUs spend time on `parts`."""
@@ -90,18 +94,18 @@ class _Shares:
             return 0.0
         total = math.fsum(map(_work, self._others))
         share = math.fsum(ipu.of(*parts) for ipu in self._others) / total if total else 0.0
-        return self.busiest.of(Part.TURNS) * share
+        return self._busiest.of(Part.TURNS) * share
 
     def _of_update_turns(self, cause: Cause) -> float:
         """Returns the seconds that the busiest IPU waits for one cause of other IPUs' updates."""
-        others = [update for update in self._plan.updates if update.ipu != self.busiest.ipu]
+        others = [update for update in self._plan.updates if update.ipu != self._busiest.ipu]
         cycles = {
             Cause.UPDATE: math.fsum(update.optimizer_cycles for update in others),
             Cause.STREAMING: math.fsum(update.remote_cycles for update in others),
         }
         total = sum(cycles.values())
         share = cycles.get(cause, 0.0) / total if total else float(cause is Cause.UPDATE)
-        return self.busiest.of(Part.UPDATE_TURNS) * share
+        return self._busiest.of(Part.UPDATE_TURNS) * share
 
 
 def _work(ipu: IpuTime) -> float:

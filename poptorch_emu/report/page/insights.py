@@ -22,7 +22,7 @@ def insights(
     advice: Sequence[Mapping[str, Any]] = (),
     refusals: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Returns sentences about a report, problems first.
+    """Returns sentences about a report: problems, then advice in its order, then other sentences.
 
     Args:
         report: value of `view_model.view_model`, with or without insights.
@@ -34,16 +34,8 @@ def insights(
         sentence; "code" holds lines to paste, or is None. *modelled*
     """
     too_full, of_memory = _of_memory(report)
-    found = [
-        *map(dict, refusals),
-        *map(_entry, too_full),
-        *map(dict, advice),
-        *map(_entry, of_memory),
-        *map(_entry, _of_operations(report)),
-        *map(_entry, _of_speed(report)),
-    ]
-    order = ("problem", "warning", "good", "note")
-    return sorted(found, key=lambda one: order.index(one["kind"]))
+    facts = [*of_memory, *_of_operations(report), *_of_speed(report)]
+    return [*map(dict, refusals), *map(_entry, too_full), *map(dict, advice), *map(_entry, facts)]
 
 
 def _entry(insight: Insight) -> dict[str, Any]:

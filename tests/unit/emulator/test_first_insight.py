@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,10 @@ import torch
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.compile.remedies import Remedy
+from poptorch_emu.plan.time.causes import Cause, Loss, losses
 from poptorch_emu.plan.time.step_parts import Part
+from poptorch_emu.report.remedy_text import remedy_text
 
 pytestmark = [
     pytest.mark.feature("emulator.summary", fidelity="modelled"),
@@ -146,7 +149,7 @@ CASES = {
     ),
     "recomputation": Case(
         "recomputes activations", "Recompute nothing",
-        [64] + [2048] * 4, range(4), 1024, accumulation=256,
+        [64] + [2048] * 4, FOUR, 512,
         change=lambda options: options._Popart.set("autoRecomputation", 4),
     ),
     "memory proportion": Case(
@@ -226,11 +229,45 @@ def test_first_insight_when_the_loader_is_slow_then_names_it_in_all_places() -> 
 
 def test_first_cause_when_no_change_helps_then_is_told_all_the_same() -> None:
     """Links take most of the time, although the present split already keeps them smallest."""
-    view = emulator.summary(*built(CASES["recomputation"]), system=SYSTEM).view
+    case = replace(
+        CASES["recomputation"], widths=[64] + [2048] * 4, ipus=range(4), rows=1024, accumulation=256
+    )
+    view = emulator.summary(*built(case), system=SYSTEM).view
     assert view["bottleneck"].startswith("data from other IPUs")
-    texts = [one["text"] for one in view["insights"] if one["kind"] == "warning"]
-    assert "waits for data from other IPUs" in texts[-1]
-    assert texts[-1].endswith("No change that was tried, and that fits, saves 5% of a step.")
+    first, second = (one["text"] for one in view["insights"][:2])
+    assert "waits for data from other IPUs" in first
+    assert first.endswith("No change that was tried, and that fits, saves 5% of a step.")
+    assert "Recompute nothing" in second
+
+
+def test_slow_stage_when_no_split_helps_then_the_reason_is_told() -> None:
+    case = Case("", "", [64, 1024, 1024, 1024, 4096], range(4), 512)
+    view = emulator.summary(*built(case), system=SYSTEM).view
+    assert view["bottleneck"].startswith("one slow stage")
+    first = view["insights"][0]["text"]
+    assert first.startswith("IPU 3 takes 1.")
+    assert first.endswith("keeps each block whole: divide those of IPU 3 into smaller ones.")
+
+
+def test_first_cause_when_every_change_is_impossible_then_the_reason_is_told() -> None:
+    loss = Loss(Cause.LINK, 0.3, 1, 1.0)
+    text = remedy_text(Remedy(loss, {}, None, obstacle="No split over 2 IPUs keeps 'w' on one."))
+    assert text == (
+        "IPU 1 waits for data from other IPUs for 30.0% of a step. No change that was tried is "
+        "possible. No split over 2 IPUs keeps 'w' on one."
+    )
+
+
+def test_cause_when_ipus_take_turns_then_its_share_is_not_told_of_one_ipu() -> None:
+    case = Case("", "", [512] * 9, [i // 4 for i in range(8)], 1, device_iterations=8,
+                change=lambda options: emulator.set_schedule(options, "sequential"))  # fmt: skip
+    report = emulator.estimate(*built(case), system=SYSTEM)
+    (small,) = (each for each in losses(report) if each.cause is Cause.SMALL_MICRO_BATCH)
+    lost = sum(ipu.of(Part.SYNC, Part.EXCHANGE) for ipu in report.ipus)
+    assert small.share == pytest.approx(lost / report.step_seconds, rel=0.05)
+    assert f"{small.share:.1%} of a step on one IPU after another" in remedy_text(
+        Remedy(small, {}, None)
+    )
 
 
 def test_insights_of_a_model_that_mostly_computes_then_say_so() -> None:
