@@ -37,7 +37,7 @@ from poptorch_emu.config import (
 )
 from poptorch_emu.enums import OutputMode, OverlapMode
 from poptorch_emu.errors import Error, make_error
-from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, source_of
+from poptorch_emu.ir.graph import Sink, SinkKind, Source, SourceKind, record_of, source_of
 from poptorch_emu.machine.system import System, system_of
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
@@ -52,6 +52,7 @@ from poptorch_emu.schedule.partition import Partition, partition, partition_by_s
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import num_stages_on, placement
 from poptorch_emu.segments.recomputation import recomputation_of
+from poptorch_emu.trace.places.blocks import started_blocks
 
 # Traces the model for micro-batches with this number of rows.
 Capture = Callable[[int], tuple[Request, Inventory]]
@@ -258,15 +259,25 @@ def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _
             durations = Durations(inventory, memory, system, known_costs=case.costs)
             # A table may need more stages than the user has blocks.
             least_blocks = 2 if has_circles else num_stages
+            if _has_blocks_of_modules(case):
+                least_blocks = num_stages + 1  # The code of the split removes the blocks.
             case.units[key] = durations, units_of(durations, num_stages, least_blocks)
         splitting = key, config.num_micro_batches
         if splitting not in case.splits:
-            case.splits[splitting] = split_into(
+            split, stage_of = split_into(
                 *case.units[key], num_stages, config, has_circles=has_circles
             )
+            replaces_blocks = not split.is_of_blocks and _has_blocks_of_modules(case)
+            case.splits[splitting] = replace(split, replaces_blocks=replaces_blocks), stage_of
         return case.splits[splitting]
     except ValueError as fault:
         raise make_error(str(fault)) from fault
+
+
+def _has_blocks_of_modules(case: _Case) -> bool:
+    """Returns whether the model has blocks, and modules begin all of them (`BeginBlock`)."""
+    blocks = {record_of(node).place.block_id for node in case.inventory.graph.operations} - {""}
+    return bool(blocks) and blocks <= started_blocks(case.request.model)
 
 
 def _coded(case: _Case, placed: Partition, schedule: Schedule, config: CompileConfig) -> Inventory:

@@ -9,7 +9,7 @@ from poptorch_emu.emulator.given_values import check_model
 from poptorch_emu.enums import AutoStage
 from poptorch_emu.errors import make_error
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.ops.block_annotations import BeginBlock
+from poptorch_emu.ops.block_annotations import BeginBlock, removeBlocks
 from poptorch_emu.options import PipelinedExecution, Stage
 from poptorch_emu.report.split_report import SplitReport
 
@@ -17,7 +17,8 @@ from poptorch_emu.report.split_report import SplitReport
 def plan_split(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: Any) -> SplitReport:
     """Returns the split over IPUs whose slowest stage is fastest, among those that fit (modelled).
 
-    The model is cut between the user's blocks, or between modules if it has fewer than two blocks.
+    The model is cut between the user's blocks. It is cut between modules if it has fewer than two
+    blocks, or if modules begin all of them (`BeginBlock`) and there are no more blocks than IPUs.
     Stages are contiguous, one for each IPU, and recompute as a pipeline does by default. Blocks
     that share a trained weight are on one IPU: in one stage, or the last of them in a separate
     stage at the end that runs on the first IPU. The memory of a stage is only an estimate before
@@ -53,8 +54,10 @@ def autoplace(model: PoplarExecutor, *inputs: Any, num_ipus: int, **keywords: An
         stages = [Stage(*stage.units).ipu(stage.ipu) for stage in split.stages]
         model._on_device.place(PipelinedExecution(*stages))
     else:
-        if split.is_circle:
-            model._on_device.place(PipelinedExecution(AutoStage.AutoIncrement))
+        removeBlocks(model.model)
+        if split.is_circle or split.replaces_blocks:
+            numbering = AutoStage.AutoIncrement if split.is_circle else AutoStage.SameAsIpu
+            model._on_device.place(PipelinedExecution(numbering))
         for stage in split.stages:
             BeginBlock(model.model.get_submodule(stage.units[0]), ipu_id=stage.ipu)
     return split

@@ -17,6 +17,7 @@ import torch
 
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.trace.places.blocks import (
+    BlockStart,
     begin_block,
     end_block,
     is_tracing,
@@ -105,7 +106,7 @@ def _text(user_id: str | int | None) -> str:
     return "" if user_id is None else str(user_id)
 
 
-class _BlockStart:
+class _BlockStart(BlockStart):
     """Begins a block when called. An automatic id is chosen at the first call and kept."""
 
     def __init__(self, user_id: str | int | None, ipu_id: int | None) -> None:

@@ -33,12 +33,16 @@ class SplitReport(Split, PrintedReport):
                 for stage in self.stages
             )
             return f"options.setExecutionStrategy(poptorch.PipelinedExecution(\n{stages},\n))"
-        increment = "poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)"
-        order = f"options.setExecutionStrategy({increment})\n" if self.is_circle else ""
-        return order + "\n".join(
+        lines = [f"poptorch.removeBlocks({model})"] if self.replaces_blocks else []
+        if self.is_circle or self.replaces_blocks:
+            stages = "AutoIncrement" if self.is_circle else "SameAsIpu"
+            strategy = f"poptorch.PipelinedExecution(poptorch.AutoStage.{stages})"
+            lines.append(f"options.setExecutionStrategy({strategy})")
+        lines += (
             f"poptorch.BeginBlock({model}.get_submodule({stage.units[0]!r}), ipu_id={stage.ipu})"
             for stage in self.stages
         )
+        return "\n".join(lines)
 
     def _parts(self, columns: int) -> Iterator[str | Table]:
         yield Table(self._rows(), 1)

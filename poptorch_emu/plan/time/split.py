@@ -87,12 +87,15 @@ class Split:
         fits: whether all stages fit their IPUs. If no division fits, this is one of the nearest.
         is_of_blocks: whether the units are the user's blocks; otherwise they are modules.
         clock_hz: clock of the tiles, in Hz.
+        replaces_blocks: whether the units are modules although the model has blocks, which
+            `BeginBlock` begins; there are too few of them.
     """
 
     stages: tuple[StageSplit, ...]
     fits: bool
     is_of_blocks: bool
     clock_hz: float
+    replaces_blocks: bool = False
 
     @property
     def is_circle(self) -> bool:

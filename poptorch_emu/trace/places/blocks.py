@@ -8,9 +8,11 @@ threads wait for it, or run models without a trace meanwhile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.ir.record import BEFORE_FIRST_BLOCK, BlockPlace
@@ -114,6 +116,25 @@ def current_block(operation: str = "", module: str = "") -> BlockPlace:
             f"into a block, or start one with poptorch.BeginBlock; {Topic.NO_BLOCK}"
         )
     return _of_thread.active.current
+
+
+class BlockStart:
+    """A hook of a module that begins a block.
+
+    Attributes:
+        user_id: id of the block; None before the first trace if it is automatic.
+    """
+
+    user_id: str | int | None
+
+
+def started_blocks(model: torch.nn.Module) -> set[str]:
+    """Returns the ids of the blocks that hooks of modules begin."""
+    found: set[str] = set()
+    for inner in model.modules():
+        hooks: Iterable[object] = inner._forward_pre_hooks.values()
+        found |= {str(hook.user_id) for hook in hooks if isinstance(hook, BlockStart)}
+    return found
 
 
 def next_auto_id() -> str:

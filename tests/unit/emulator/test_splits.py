@@ -161,3 +161,30 @@ def test_split_when_one_weight_is_in_all_blocks_then_says_why_it_cannot_be_cut()
     training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1))
     with pytest.raises(poptorch.Error, match="keeps the weight 'layers.0.weight' on one"):
         emulator.plan_split(training, torch.ones(8, WIDTH), num_ipus=3)
+
+
+def staged(code: str = "") -> tuple[poptorch.PoplarExecutor, torch.Tensor]:
+    """Returns a model with one block for each stage, which a module begins, after some lines."""
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(8)
+    with torch.device("meta"):
+        model, batch = Chain(False), torch.ones(8 * 512, WIDTH)
+    poptorch.BeginBlock(model.layers[0], ipu_id=0)
+    poptorch.BeginBlock(model.layers[5], ipu_id=1)
+    exec(code, {"options": options, "poptorch": poptorch, "model": model})
+    return poptorch.trainingModel(model, options, poptorch.optim.SGD(model.parameters(), 1)), batch
+
+
+def test_split_when_each_stage_is_one_block_of_a_module_then_replaces_the_blocks() -> None:
+    split = emulator.plan_split(*staged(), num_ipus=2)
+    assert not split.is_of_blocks
+    assert split.code().startswith("poptorch.removeBlocks(model)\n")
+    before, after = emulator.estimate(*staged()), emulator.estimate(*staged(split.code()))
+    assert after.throughput > 1.1 * before.throughput
+    for planned, stage in zip(split.stages, after.stages, strict=True):
+        assert planned.cycles == pytest.approx(stage.cycles, rel=0.2)
+    placed, batch = staged()
+    emulator.autoplace(placed, batch, num_ipus=2)
+    assert [s.cycles for s in emulator.estimate(placed, batch).stages] == [
+        stage.cycles for stage in after.stages
+    ]
