@@ -89,6 +89,13 @@ def _iterated(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
 
 
 _RULES: dict[Any, _Rule] = {
+    aten._batch_norm_no_update.default: _suggested_by(0),
+    aten._batch_norm_with_update.default: _suggested_by(0),
+    aten._batch_norm_with_update_functional.default: _suggested_by(0),
+    aten._native_batch_norm_legit.default: _suggested_by(0),
+    aten._native_batch_norm_legit.no_stats: _suggested_by(0),
+    aten._native_batch_norm_legit_functional.default: _suggested_by(0),
+    aten._native_batch_norm_legit_no_training.default: _suggested_by(0),
     aten.batch_norm_backward.default: _suggested_by(1),
     aten.binary_cross_entropy.default: _like(0),
     aten.binary_cross_entropy_backward.default: _like(1),

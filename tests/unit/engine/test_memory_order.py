@@ -30,6 +30,10 @@ _OPERATORS = {
     "sort": lambda: _IMAGES.sort(1),
     "sums": lambda: _IMAGES.cumsum(2),
     "flip": lambda: _IMAGES.flip(1, 2),
+    "batch norm": lambda: aten.native_batch_norm(_IMAGES, None, None, None, None, True, 0.1, 1e-5),
+    "batch norm of an export": lambda: aten._native_batch_norm_legit.no_stats(
+        _IMAGES, None, None, True, 0.1, 1e-5
+    ),
     "attention": lambda: torch.nn.functional.scaled_dot_product_attention(*[_IMAGES] * 3),
 }
 _CONVOLUTIONS = [
