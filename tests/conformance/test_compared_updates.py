@@ -90,7 +90,10 @@ def test_states_that_only_a_later_step_reads_then_are_compared() -> None:
 
 
 class Small(nn.Module):
-    """Two layers with a norm whose averages are buffers."""
+    """Two layers with a norm whose averages are buffers.
+
+    Without the tanh, the norm would cancel the bias of the first layer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +101,7 @@ class Small(nn.Module):
         self.last = nn.Linear(6, 4)
 
     def forward(self, x, y):
-        x = self.last(torch.relu(self.norm(self.first(x))))
+        x = self.last(torch.relu(self.norm(torch.tanh(self.first(x)))))
         return x, F.mse_loss(x, y)
 
 
