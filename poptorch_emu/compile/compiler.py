@@ -294,5 +294,6 @@ def lower(
         host_functions=recorded.host_functions,
         batch_counts=recorded.batch_counts,
         guards=recorded.guards,
+        scaling_limits=recorded.scaling_limits,
         shortages=tiles.shortages,
     )

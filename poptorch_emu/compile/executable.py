@@ -19,6 +19,7 @@ from poptorch_emu.schedule.partition import Partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.transfers import Transfer
 from poptorch_emu.segments.variables import VariableInfo
+from poptorch_emu.trace.capture.initial_gradient import ScalingLimits
 from poptorch_emu.trace.recording.regions import HostFunction
 from poptorch_emu.trace.values.value_guards import ValueGuards
 
@@ -59,6 +60,7 @@ class Executable:
         tensor_names: sorted names that `Options.anchorTensor` accepts.
         batch_counts: number that a micro-batch adds to each counted buffer of integers.
         guards: conditions on values of inputs under which the program is valid.
+        scaling_limits: limits of the loss scaling; None in inference.
         shortages: sentences about IPUs of the real machine whose tiles are too small.
     """
 
@@ -81,6 +83,7 @@ class Executable:
     tensor_names: tuple[str, ...] = ()
     batch_counts: Mapping[str, int] = field(default_factory=dict)
     guards: ValueGuards = field(default_factory=ValueGuards)
+    scaling_limits: ScalingLimits | None = None
     shortages: tuple[str, ...] = ()
 
     @property

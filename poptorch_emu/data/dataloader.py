@@ -27,7 +27,6 @@ from poptorch_emu.data.loader_source import LoaderSource
 from poptorch_emu.enums import DataLoaderMode
 from poptorch_emu.errors import make_error, require
 from poptorch_emu.options import Options
-from poptorch_emu.options.freeze import check_counts
 from poptorch_emu.structure import flatten_tensors, rebuild
 
 # Source: PopTorch reference, default of `buffer_size`.
@@ -88,11 +87,9 @@ class DataLoader(TorchDataLoader[Any]):
 
         Raises:
             Error: `batch_sampler` contradicts other arguments.
-            ValueError: an option that multiplies batches is less than 1.
             AssertionError: other arguments contradict each other.
         """
         _check_kinds(options, mode)
-        check_counts(options)
         options._freeze()
         is_asynchronous = mode != DataLoaderMode.Sync
         has_batch_sampler = batch_sampler is not None

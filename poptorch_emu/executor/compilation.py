@@ -173,6 +173,8 @@ class Compilation:
             warn_about_forced(options, executable)
             if request.optimizer is not None:
                 warn_of_defaults(request.optimizer, parameters, executable)
+            if self._optimizer_link is not None:
+                self._optimizer_link.limits = executable.scaling_limits
             self.arguments = self._programs.add(executable, kept)
             self._timed = None
             on_step(LOAD)

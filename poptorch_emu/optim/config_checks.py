@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from poptorch_emu.errors import compiler_error
@@ -38,6 +39,12 @@ def check_values(config: OptimizerConfig) -> None:
     Raises:
         Error: a hyper-parameter is out of range; the type is "popart_exception".
     """
+    if not 0 < config.loss_scaling.value < math.inf:
+        raise compiler_error(
+            f"loss_scaling must be a finite number above 0, not {config.loss_scaling.value:g}. "
+            "Change it in the optimizer.",
+            type="popart_exception",
+        )
     for group in config.groups:
         for fault in _value_faults(config.kind, group):
             raise compiler_error(

@@ -26,6 +26,7 @@ from poptorch_emu.optim.parameter_tensors import parameter_tensors
 from poptorch_emu.optim.sent_values import SentValues
 from poptorch_emu.optim.torch_state import SyncedState, from_torch, to_torch
 from poptorch_emu.options.optimizer_settings import OptimizerSettings
+from poptorch_emu.trace.capture.initial_gradient import ScalingLimits
 from poptorch_emu.update.formulas.loss_scale import KEPT_VARIABLES
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig, OptimizerKind
 
@@ -55,6 +56,8 @@ class OptimizerLink:
     in `state_dict()`; an optimiser of PyTorch in `state`, the source of its `state_dict()`.
     """
 
+    # Limits of the loss scaling of the compiled program.
+    limits: ScalingLimits | None = None
     # Number of updates that the state of a PyTorch optimiser does not include yet.
     _num_unread = 0
 
@@ -145,6 +148,8 @@ class OptimizerLink:
         else:
             config = self._convert(optimizer)
             check_compatible(self._config, config)
+            if self.limits is not None and config.loss_scaling != self._config.loss_scaling:
+                self.limits.check(config.loss_scaling.value)
             self._config = config
         warn_of_subclass(optimizer)
         if optimizer is not self._optimizer:
@@ -157,6 +162,7 @@ class OptimizerLink:
     def forget(self) -> None:
         """Drops the compiled configuration, so that the next compilation takes any optimiser."""
         self._config = None
+        self.limits = None
         self._parameters = None
         self._session = None
         self._tracker = None

@@ -231,8 +231,13 @@ def _is_constant(
 def _number(name: str, value: Any) -> float:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    require(isinstance(value, Real), f"Expected a number for {name} but got {value} instead")
-    return float(value)
+    is_flag = isinstance(value, bool) and name == LOSS_SCALING
+    is_number = isinstance(value, Real) and not is_flag
+    require(is_number, f"Expected a number for {name} but got {value} instead")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _group_of_parameter(

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
+from numbers import Integral
 from typing import Any, ClassVar, TypeVar
 
 from poptorch_emu.errors import require
@@ -18,6 +19,8 @@ from poptorch_emu.near_names import nearest
 from poptorch_emu.options.old_names import note_old_name
 
 Self = TypeVar("Self", bound="Freezable")
+# Numbers of replicas, micro-batches, processes and the like: the engine counts with 32 bits.
+COUNTS = range(1, 2**31)
 # Method name -> how a program writes it, such as "options.Training.gradientAccumulation".
 _WRITTEN: dict[str, str] = {}
 
@@ -26,6 +29,42 @@ _WRITTEN: dict[str, str] = {}
 def note_accepted(option: str) -> None:
     """Logs once in each process that `option` has no effect here."""
     logger.info("%s is accepted and recorded; it has no effect on virtual IPUs.", option)
+
+
+def integer(value: Any, parameter: str, allowed: range = COUNTS) -> int:
+    """Returns an integer of Python for one of Python or NumPy.
+
+    Args:
+        value: argument of a setter.
+        parameter: name of the argument in messages.
+        allowed: values that the setter accepts.
+
+    Raises:
+        AssertionError: `value` is no integer, or a bool.
+        ValueError: `value` is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise AssertionError(
+            f"{parameter} must be of type int, but {value!r} is of type {type(value).__name__}."
+        )
+    number = int(value)
+    if number < allowed.start:
+        raise ValueError(f"{parameter} must be at least {allowed.start}, not {value}.")
+    if number >= allowed.stop:
+        raise ValueError(f"{parameter} must be at most {allowed.stop - 1}, not {value}.")
+    return number
+
+
+def flag(value: Any, parameter: str) -> bool:
+    """Returns a bool for a bool of Python or NumPy, or for 0 or 1.
+
+    Raises:
+        AssertionError: `value` is something else.
+    """
+    kind = type(value).__name__
+    if not (kind in ("bool", "bool_") or (isinstance(value, Integral) and int(value) in (0, 1))):
+        raise AssertionError(f"{parameter} must be of type bool, but {value!r} is of type {kind}.")
+    return bool(value)
 
 
 def require_type(value: object, expected: type, parameter: str) -> None:
@@ -117,6 +156,8 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
 
     # Name in an older release -> attribute that replaces it.
     _old_names: ClassVar[Mapping[str, str]] = {}
+    # Option that is a count -> how a program writes it, and its values.
+    _counts: ClassVar[Mapping[str, tuple[str, range]]] = {}
     # Expression for this group in a program; "" if the class is not a group of options.
     _path: ClassVar[str] = ""
 
@@ -144,22 +185,28 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
         Raises:
             AttributeError: the options are frozen.
             AssertionError: an option is unknown, or a value has another type than the option.
+            ValueError: a count is out of range.
         """
-        for name, value in values.items():
-            self._check_unfrozen()
-            if name not in self._values:
-                raise AssertionError(
-                    f"Invalid option {name}, valid options are {list(self._values)}."
-                    f"{self._meant(name, self._values)}"
-                )
-            expected = type(self._values[name])
-            require(
-                isinstance(value, expected),
-                f"Unexpected type {type(value)} for option {name}. Expected {expected}: "
-                f"{value!r} cannot replace {self._values[name]!r}.",
+        self._check_unfrozen()
+        self._values.update({name: self._checked(name, value) for name, value in values.items()})
+        self._chosen.update(values)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """Returns a value of the option's type; integers of NumPy become those of Python."""
+        if name not in self._values:
+            raise AssertionError(
+                f"Invalid option {name}, valid options are {list(self._values)}."
+                f"{self._meant(name, self._values)}"
             )
-            self._values[name] = value
-            self._chosen.add(name)
+        expected = type(self._values[name])
+        if expected is int and isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value)
+        require(
+            isinstance(value, expected),
+            f"Unexpected type {type(value)} for option {name}. Expected {expected}: "
+            f"{value!r} cannot replace {self._values[name]!r}.",
+        )
+        return integer(value, *self._counts[name]) if name in self._counts else value
 
     def createOrSet(self, **values: Any) -> None:
         """Sets options (exact). Options that do not exist yet are created with any type."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poptorch_emu.environment import integer_of
-from poptorch_emu.options.base import OptionsDict
+from poptorch_emu.options.base import COUNTS, OptionsDict
 
 
 class _DistributedOptions(OptionsDict, path="options.Distributed"):
@@ -12,6 +12,17 @@ class _DistributedOptions(OptionsDict, path="options.Distributed"):
     Defaults come from OpenMPI's environment. A training model joins the other processes when it
     attaches to its device.
     """
+
+    _counts = {
+        "num_distributed_processes": (
+            "num_processes of poptorch.Options.Distributed.configureProcessId",
+            COUNTS,
+        ),
+        "distributed_process_id": (
+            "process_id of poptorch.Options.Distributed.configureProcessId",
+            range(2**31),
+        ),
+    }
 
     def __init__(self) -> None:
         """Reads `OMPI_COMM_WORLD_SIZE` and `OMPI_COMM_WORLD_RANK`."""

@@ -48,7 +48,7 @@ def freeze(
     Raises:
         AssertionError: no output mode was chosen.
         Error: the backend does not know an option, or a value is out of range.
-        ValueError: a count is below 1, or the input groups do not divide the replicas.
+        ValueError: a depth of buffers is below 1, or the input groups do not divide the replicas.
     """
     validate_options(options.toDict())
     _check_grouping(options)
@@ -57,11 +57,9 @@ def freeze(
     machine = _machine(options, target)
     return CompileConfig(
         is_training=is_training,
-        device_iterations=_count("deviceIterations", options.device_iterations),
-        gradient_accumulation=_count(
-            "Training.gradientAccumulation", training.gradient_accumulation
-        ),
-        replication_factor=_count("replicationFactor", options.replication_factor),
+        device_iterations=options.device_iterations,
+        gradient_accumulation=training.gradient_accumulation,
+        replication_factor=options.replication_factor,
         input_group_size=options.input_group_size,
         input_group_type=options.input_cgt,
         output_mode=OutputMode(options.output_mode),
@@ -84,7 +82,7 @@ def freeze(
         locations=location_config(options.TensorLocations, machine.num_io_tiles > 0),
         machine=machine,
         anchors=_anchors(options),
-        num_processes=_count("Distributed.configureProcessId", options.Distributed.numProcesses),
+        num_processes=options.Distributed.numProcesses,
         process_id=_process_id(options),
         checks_floating_point=backend.get("enableFloatingPointChecks", False),
         synthetic_data=SyntheticData(backend.get("syntheticDataMode", 0)),
@@ -129,23 +127,6 @@ def _is_running_mean(options: Options) -> bool:
     return is_mean and has_running_mean(options)
 
 
-def check_counts(options: Options) -> None:
-    """Checks the numbers that multiply the size of a batch.
-
-    Raises:
-        ValueError: a number is less than 1.
-    """
-    _count("deviceIterations", options.device_iterations)
-    _count("replicationFactor", options.replication_factor)
-    _count("Training.gradientAccumulation", options.Training.gradient_accumulation)
-
-
-def _count(option: str, count: int) -> int:
-    if count < 1:
-        raise ValueError(f"poptorch.Options.{option} must be at least 1, not {count}.")
-    return int(count)
-
-
 def _process_id(options: Options) -> int:
     process, count = options.Distributed.processId, options.Distributed.numProcesses
     check_index(process, max(count, 1))
@@ -172,6 +153,11 @@ def _machine(options: Options, target: TargetKind) -> MachineConfig:
     depth = max(
         backend.get("defaultBufferingDepth", 1), backend.get("defaultPrefetchBufferingDepth", 1)
     )
+    if depth < 1:
+        raise ValueError(
+            "poptorch.Options._Popart.set('defaultBufferingDepth', ...) must be at least 1, not "
+            f"{depth}."
+        )
     convolution_options = backend.get("convolutionOptions", {})
     update_schedule = backend.get("accumulateOuterFragmentSettings.schedule", _SERIAL_UPDATE)
     version = ipu_version_of(options, target)
@@ -180,7 +166,7 @@ def _machine(options: Options, target: TargetKind) -> MachineConfig:
         available_memory_proportion=tuple(
             (ipu, float(part)) for ipu, part in sorted(options.available_memory_proportion.items())
         ),
-        buffering_depth=_count("_Popart.set('defaultBufferingDepth', ...)", depth),
+        buffering_depth=depth,
         is_prefetched=backend.get("enablePrefetchDatastreams", default.is_prefetched),
         is_outlined=backend.get("enableOutlining", default.is_outlined),
         outline_threshold=backend.get("outlineThreshold", default.outline_threshold),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ from poptorch_emu.enums import CommGroupType, ConnectionType, OutputMode, SyncPa
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
 from poptorch_emu.options.base import (
+    COUNTS,
     Freezable,
+    flag,
     format_fields,
+    integer,
     merge,
     note_accepted,
     require_type,
@@ -68,6 +71,13 @@ class Options(ReportingOptions, path="options"):
     """
 
     _old_names = {"Popart": "_Popart", "anchorMode": "_anchor_mode"}
+    _counts = {
+        "device_iterations": ("poptorch.Options.deviceIterations", COUNTS),
+        "replication_factor": ("poptorch.Options.replicationFactor", COUNTS),
+        "output_return_period": ("output_return_period", COUNTS),
+        "input_group_size": ("input_group_size", COUNTS),
+        "max_repeat_logs": ("max_lines of maxRepeatLogs", range(2**64)),
+    }
 
     def __init__(self) -> None:
         """Sets the defaults, then applies the environment variables."""
@@ -148,6 +158,7 @@ class Options(ReportingOptions, path="options"):
             ValueError: the type is `All`, or the size does not divide the replication factor.
         """
         replicas = self.replication_factor
+        input_group_size = integer(input_group_size, "input_group_size", range(2**31))
         if input_group_type == CommGroupType.NoGrouping:
             input_group_size, input_group_type = 1, CommGroupType.Consecutive
         if input_group_type == CommGroupType.All:
@@ -191,8 +202,9 @@ class Options(ReportingOptions, path="options"):
         """
         require_type(output_mode, OutputMode, "output_mode")
         if output_mode == OutputMode.EveryN:
+            is_integer = isinstance(output_return_period, Integral)
             require(
-                isinstance(output_return_period, int) and output_return_period > 0,
+                is_integer and output_return_period is not True and output_return_period in COUNTS,
                 "EveryN anchor must have output_return_period set to valid positive integer, "
                 f"not to {output_return_period!r}.",
             )
@@ -228,7 +240,9 @@ class Options(ReportingOptions, path="options"):
             output_mode: selection of its values; by default that of the model.
             output_return_period: the n of `EveryN`, in device iterations.
         """
-        period = output_return_period if output_mode == OutputMode.EveryN else 1
+        period = 1
+        if output_mode == OutputMode.EveryN:
+            period = integer(output_return_period, "output_return_period of anchorTensor")
         self.anchored_tensors[short_name] = [long_name, output_mode is None, output_mode, period]
 
     def setExecutionStrategy(self, strategy: _IExecutionStrategy) -> Options:
@@ -254,7 +268,7 @@ class Options(ReportingOptions, path="options"):
         )
         for key, proportion in available_memory_proportion.items():
             require(
-                isinstance(proportion, (Real, torch.Tensor)),
+                isinstance(proportion, (Real, torch.Tensor)) and not isinstance(proportion, bool),
                 f"The available memory proportion of {key} must be a number, not {proportion!r}.",
             )
         self.set(
@@ -275,12 +289,7 @@ class Options(ReportingOptions, path="options"):
         Raises:
             ValueError: the seed has more than 64 bits.
         """
-        require_type(random_seed, int, "random_seed")
-        if not -(2**63) <= random_seed < 2**64:
-            raise ValueError(
-                f"random_seed is {random_seed}, but must be an integer of 64 bits: at least -2**63 "
-                "and less than 2**64."
-            )
+        random_seed = integer(random_seed, "random_seed", range(-(2**63), 2**64))
         self.createOrSet(random_seed=random_seed)
         torch.manual_seed(random_seed)
         return self
@@ -288,7 +297,7 @@ class Options(ReportingOptions, path="options"):
     def enableStableNorm(self, enabled: bool) -> Options:
         """Requests the two-pass variance, which the emulator always uses (accepted)."""
         note_accepted("Options.enableStableNorm")
-        self._popart.set("enableStableNorm", enabled)
+        self._popart.set("enableStableNorm", flag(enabled, "enableStableNorm"))
         return self
 
     def enableSyntheticData(self, enabled: bool) -> Options:
@@ -297,7 +306,8 @@ class Options(ReportingOptions, path="options"):
         The values of the inputs are ignored. Floating-point inputs become normally distributed,
         integers and booleans zero; each call has the same values.
         """
-        self._popart.set("syntheticDataMode", 2 if enabled else 0)
+        is_enabled = flag(enabled, "enableSyntheticData")
+        self._popart.set("syntheticDataMode", 2 if is_enabled else 0)
         return self
 
     def enableExecutableCaching(self, path: str | None) -> Options:
@@ -328,7 +338,7 @@ class Options(ReportingOptions, path="options"):
 
         This option overrides `POPTORCH_IPU_MODEL`.
         """
-        self.createOrSet(use_model=use_model)
+        self.createOrSet(use_model=flag(use_model, "useIpuModel"))
         return self
 
     def useIpuId(self, ipu_id: int) -> Options:
@@ -336,14 +346,14 @@ class Options(ReportingOptions, path="options"):
 
         With n IPUs, the first n devices are single IPUs; aligned groups of 2, 4, ... follow.
         """
-        require_type(ipu_id, int, "ipu_id")
-        self.createOrSet(ipu_id=ipu_id)
+        self.createOrSet(ipu_id=integer(ipu_id, "ipu_id", range(2**31)))
         return self
 
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Options:
         """Compiles without a device, for IPUs of version 1, 2 or 21 (exact)."""
+        version = integer(ipu_version, "ipu_version")
         self.connectionType(ConnectionType.Never)
-        self.createOrSet(ipu_version=ipu_version)
+        self.createOrSet(ipu_version=version)
         return self
 
     def updatableNamedBuffers(self, buffers: list[str]) -> Options:

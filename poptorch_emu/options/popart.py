@@ -20,7 +20,7 @@ from poptorch_emu.options.backend_table import (
     TENSOR_LOCATIONS,
     Kind,
 )
-from poptorch_emu.options.base import Freezable, format_fields, require_type
+from poptorch_emu.options.base import Freezable, format_fields, integer, require_type
 
 _LOCATION_PREFIX: Final = "location_"
 
@@ -72,7 +72,7 @@ class _PopartOptions(Freezable):
             patterns: maps the name of a pattern to whether it is enabled.
             level: set of patterns that `patterns` overrides: 0 none, 1 minimal, 2 default, 3 all.
         """
-        require_type(level, int, "level of setPatterns")
+        level = integer(level, "level of setPatterns", range(4))
         require_type(patterns, dict, "patterns of setPatterns")
         self.set("patterns_level", level)
         return self.set("patterns", patterns)

@@ -10,7 +10,7 @@ import torch
 from poptorch_emu.config import CastRule
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
+from poptorch_emu.options.base import OptionsDict, flag, note_accepted, require_type
 from poptorch_emu.options.old_autocast import Policy
 from poptorch_emu.options.popart import _PopartOptions
 
@@ -49,7 +49,7 @@ class _PrecisionOptions(OptionsDict, path="options.Precision"):
 
     def enableStochasticRounding(self, enabled: bool) -> _PrecisionOptions:
         """Rounds float32 to float16 at random and without bias (exact; the numbers are ours)."""
-        self._popart.set("enableStochasticRounding", enabled)
+        self._popart.set("enableStochasticRounding", flag(enabled, "enableStochasticRounding"))
         return self
 
     def setPartialsType(self, dtype: torch.dtype) -> _PrecisionOptions:

@@ -6,7 +6,7 @@ import os
 from typing import TypeVar
 
 from poptorch_emu.log import logger
-from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
+from poptorch_emu.options.base import OptionsDict, flag, note_accepted, require_type
 from poptorch_emu.options.popart import _PopartOptions
 from poptorch_emu.untrusted.files import given_path
 
@@ -27,7 +27,8 @@ class ReportingOptions(OptionsDict):
 
     def logCycleCount(self: Self, log_cycle_count: bool) -> Self:
         """Makes `cycleCount()` return the cycles of a call (modelled)."""
-        self._popart.set("instrumentWithHardwareCycleCounter", log_cycle_count)
+        is_on = flag(log_cycle_count, "logCycleCount")
+        self._popart.set("instrumentWithHardwareCycleCounter", is_on)
         return self
 
     def enableProfiling(self: Self, profile_dir: str | None = None) -> Self:
@@ -50,6 +51,7 @@ class ReportingOptions(OptionsDict):
 
     def modelName(self: Self, name: str) -> Self:
         """Sets the sub-directory of the report; by default "inference" or "training" (exact)."""
+        require_type(name, str, "name of modelName")
         self.createOrSet(model_name=name)
         return self
 
@@ -68,12 +70,12 @@ class ReportingOptions(OptionsDict):
 
     def relaxOptimizerAttributesChecks(self: Self, relax: bool = True) -> Self:
         """Logs unexpected attributes of an optimiser at level DEBUG instead of WARN (exact)."""
-        self._relax_optimizer_checks = relax
+        self._relax_optimizer_checks = flag(relax, "relaxOptimizerAttributesChecks")
         return self
 
     def showCompilationProgressBar(self: Self, show: bool = True) -> Self:
         """Shows the progress of compilation, which `compilationTime()` requires (exact)."""
-        self._show_compilation_progress_bar = show
+        self._show_compilation_progress_bar = flag(show, "showCompilationProgressBar")
         return self
 
     def disableModuleNamescope(self: Self) -> Self:

@@ -20,7 +20,7 @@ from poptorch_emu.enums import AutoStage, Liveness
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
 from poptorch_emu.near_names import did_you_mean
-from poptorch_emu.options.base import require_type
+from poptorch_emu.options.base import integer, require_type
 
 BlockId: TypeAlias = str
 
@@ -52,8 +52,7 @@ class Stage:
 
     def ipu(self, ipu: int) -> Stage:
         """Sets the IPU, which overrides the `ipu_id` of the blocks (exact)."""
-        require_type(ipu, int, "ipu")
-        self._ipu = ipu
+        self._ipu = integer(ipu, "ipu", range(2**31))
         return self
 
     def __repr__(self) -> str:

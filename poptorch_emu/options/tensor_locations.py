@@ -10,7 +10,7 @@ from typing import Final
 from poptorch_emu.config import LocationConfig, TensorLocation
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
-from poptorch_emu.options.base import OptionsDict, note_accepted, require_type
+from poptorch_emu.options.base import OptionsDict, integer, note_accepted, require_type
 
 MIN_IO_TILES: Final = 32
 MAX_IO_TILES: Final = 192
@@ -25,14 +25,14 @@ class TensorLocationSettings(OptionsDict):
 
     def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
         """Keeps tensors with fewer elements on chip (modelled); by default 2."""
-        require_type(min_elements, int, "minElementsForOffChip")
-        self.createOrSet(minElementsForOffChip=min_elements)
+        least = integer(min_elements, "minElementsForOffChip", range(2**63))
+        self.createOrSet(minElementsForOffChip=least)
         return self
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> TensorLocationSettings:
         """Keeps tensors with fewer elements whole on each replica (exact); by default 8192."""
-        require_type(min_elements, int, "minElementsForReplicatedTensorSharding")
-        self.createOrSet(minElementsForReplicatedTensorSharding=min_elements)
+        least = integer(min_elements, "minElementsForReplicatedTensorSharding", range(2**63))
+        self.createOrSet(minElementsForReplicatedTensorSharding=least)
         return self
 
     def useOnChipStorage(self, use: bool | None = True) -> TensorLocationSettings:
@@ -78,7 +78,7 @@ class _TensorLocationOptions(OptionsDict, path="options.TensorLocations"):
         Raises:
             AssertionError: `num_tiles` is not an even number between 32 and 192.
         """
-        require_type(num_tiles, int, "numIOTiles")
+        num_tiles = integer(num_tiles, "numIOTiles", range(-(2**63), 2**63))
         require(
             MIN_IO_TILES <= num_tiles <= MAX_IO_TILES and num_tiles % 2 == 0,
             f"numIOTiles must be an even number between 32 and 192. It was set to {num_tiles}.",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from poptorch_emu.enums import MeanReductionStrategy, ReductionType
 from poptorch_emu.log import logger
-from poptorch_emu.options.base import OptionsDict, note_accepted
+from poptorch_emu.options.base import COUNTS, OptionsDict, flag, note_accepted
 from poptorch_emu.options.popart import _PopartOptions
 
 
 class _TrainingOptions(OptionsDict, path="options.Training"):
     """Options that only training reads (exact)."""
+
+    _counts = {"gradient_accumulation": ("poptorch.Options.Training.gradientAccumulation", COUNTS)}
 
     def __init__(self, popart_options: _PopartOptions) -> None:
         """Stores `popart_options`, which some setters change."""
@@ -65,7 +67,8 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
         largest float16 number. The backend settings `automaticLossScalingSettings.*` control it;
         docs/numerics.md describes them and the rule.
         """
-        self._popart.set("automaticLossScalingSettings.enabled", enabled)
+        is_enabled = flag(enabled, "setAutomaticLossScaling")
+        self._popart.set("automaticLossScalingSettings.enabled", is_enabled)
         return self
 
     def setConvolutionDithering(self, enabled: bool) -> _TrainingOptions:
@@ -74,7 +77,8 @@ class _TrainingOptions(OptionsDict, path="options.Training"):
         Replaces the convolution part of `Precision.setPartialsType`, as in PopTorch.
         """
         note_accepted("Options.Training.setConvolutionDithering")
-        self._popart.set("convolutionOptions", {"enableConvDithering": enabled})
+        is_enabled = flag(enabled, "setConvolutionDithering")
+        self._popart.set("convolutionOptions", {"enableConvDithering": is_enabled})
         return self
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -100,6 +103,42 @@ def test_loss_scaling_above_the_gradients_type_then_warns(caplog) -> None:
         given = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=scaling)
         poptorch.trainingModel(model, options(), given).compile(X.half(), LABELS)
     assert "gradients of 'layer.weight' above 0.5 become infinite" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (2.0 * LARGEST_HALF, "largest number of torch.float16, the type of the loss at"),
+        (2**40, "largest number of torch.float16, the type of the loss at"),
+        (0.0, "loss_scaling must be a finite number above 0, not 0"),
+        (-1.0, "loss_scaling must be a finite number above 0, not -1"),
+        (math.inf, "loss_scaling must be a finite number above 0, not inf"),
+        (10**400, "loss_scaling must be a finite number above 0, not inf"),
+        (math.nan, "loss_scaling must be a finite number above 0, not nan"),
+        (True, "Expected a number for loss_scaling but got True"),
+        ("8", "Expected a number for loss_scaling but got 8"),
+    ],
+    ids=str,
+)
+def test_loss_scaling_of_a_later_optimizer_then_refused_and_the_old_one_stays(
+    half_training, scaling, message
+) -> None:
+    training, before = half_training
+    with pytest.raises((poptorch.Error, AssertionError), match=message):
+        training.setOptimizer(
+            poptorch.optim.SGD(training.model.parameters(), lr=0.0, loss_scaling=scaling)
+        )
+    assert torch.equal(training(X.half(), LABELS), before)
+
+
+@pytest.fixture(scope="module")
+def half_training() -> Any:
+    """Returns a model whose loss is in float16, with its loss at a loss scaling of 8."""
+    model = Classifier().half()
+    given = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=8.0)
+    given.variable_attrs.markAsVariable("loss_scaling")
+    training = poptorch.trainingModel(model, options(), given)
+    return training, training(X.half(), LABELS)
 
 
 def test_argument_that_only_poptorchs_optimizer_has_then_runner_names_that_class(tmp_path) -> None:

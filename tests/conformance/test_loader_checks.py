@@ -39,11 +39,6 @@ REFUSED = {
         AssertionError,
         "You cannot use DataLoaderMode.AsyncRebatched.*rebatched_size in async_options",
     ),
-    "no_iterations": (
-        {"options": options(iterations=0)},
-        ValueError,
-        "poptorch.Options.deviceIterations must be at least 1, not 0",
-    ),
     "no_options": ({"options": {}}, AssertionError, "poptorch.Options"),
 }
 

@@ -127,6 +127,7 @@ def _executable(
         tensor_names=tuple(plan["tensor_names"]),
         batch_counts=forward.batch_counts,
         guards=forward.guards,
+        scaling_limits=forward.scaling_limits,
         shortages=tuple(plan["shortages"]),
     )
 

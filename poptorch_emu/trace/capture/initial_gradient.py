@@ -1,4 +1,4 @@
-"""The initial gradient of back-propagation: 1 times the loss scaling."""
+"""The initial gradient of back-propagation, 1 times the loss scaling, and its limits."""
 
 from __future__ import annotations
 
@@ -22,6 +22,52 @@ _ONE = Hyper(1.0, is_constant=True)
 
 
 @dataclass(frozen=True)
+class ScalingLimits:
+    """The largest loss scalings that the types of loss and gradients can hold.
+
+    Attributes:
+        loss_type: type of the loss.
+        line: line of the user's code that computes the loss.
+        half_parameter: name of a trained parameter in float16; None if there is none.
+    """
+
+    loss_type: torch.dtype
+    line: str
+    half_parameter: str | None
+
+    @staticmethod
+    def of(loss: torch.Tensor, line: str, parameters: Mapping[str, torch.Tensor]) -> ScalingLimits:
+        """Returns the limits for the fake tensors of the loss and of the trained parameters."""
+        in_half = [name for name, each in parameters.items() if each.dtype is torch.float16]
+        return ScalingLimits(loss.dtype, line, in_half[0] if in_half else None)
+
+    def check(self, scaling: float) -> None:
+        """Checks a loss scaling; warns where gradients in float16 overflow unless they are small.
+
+        Raises:
+            Error: the initial gradient would be infinite.
+        """
+        largest = torch.finfo(self.loss_type).max
+        if scaling > largest:
+            raise compiler_error(
+                f"loss_scaling={scaling:g} of the optimizer is more than {largest:g}, the largest "
+                f"number of {self.loss_type}, the type of the loss at {self.line}. All gradients "
+                "would be infinite or NaN. Set a smaller loss_scaling, or compute the loss in "
+                "float32: loss(output.float(), target)."
+            )
+        if self.half_parameter is not None and scaling > _LARGEST_HALF:
+            logger.warning(
+                "loss_scaling=%g of the optimizer multiplies gradients in float16, whose largest "
+                "number is %g: gradients of %r above %g become infinite. Set a smaller "
+                "loss_scaling.",
+                scaling,
+                _LARGEST_HALF,
+                self.half_parameter,
+                _LARGEST_HALF / scaling,
+            )
+
+
+@dataclass(frozen=True)
 class InitialGradient:
     """The gradient of the loss by itself, times the loss scaling.
 
@@ -39,39 +85,6 @@ class InitialGradient:
         if optimizer is None:
             return InitialGradient()
         return InitialGradient(optimizer.loss_scaling, optimizer.loss_scale_rule is not None)
-
-    def check(self, loss: torch.Tensor, line: str, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Checks that the types of loss and gradients can hold the loss scaling.
-
-        Warns where gradients in float16 overflow unless they are very small.
-
-        Args:
-            loss: fake tensor of the loss.
-            line: line of the user's code that computes the loss.
-            parameters: fake tensors of the trained parameters.
-
-        Raises:
-            Error: the initial gradient would be infinite.
-        """
-        scaling, largest = self.scaling.value, torch.finfo(loss.dtype).max
-        if scaling > largest:
-            raise compiler_error(
-                f"loss_scaling={scaling:g} of the optimizer is more than {largest:g}, the largest "
-                f"number of {loss.dtype}, the type of the loss at {line}. All gradients would be "
-                "infinite or NaN. Set a smaller loss_scaling, or compute the loss in float32: "
-                "loss(output.float(), target)."
-            )
-        in_half = [name for name, each in parameters.items() if each.dtype is torch.float16]
-        if in_half and scaling > _LARGEST_HALF:
-            logger.warning(
-                "loss_scaling=%g of the optimizer multiplies gradients in float16, whose largest "
-                "number is %g: gradients of %r above %g become infinite. Set a smaller "
-                "loss_scaling.",
-                scaling,
-                _LARGEST_HALF,
-                in_half[0],
-                _LARGEST_HALF / scaling,
-            )
 
     def scales(self, recorder: Recorder, fake_mode: FakeTensorMode) -> list[float | torch.Tensor]:
         """Returns the factors of the initial gradient. A variable factor becomes a new source.

@@ -26,7 +26,7 @@ from poptorch_emu.structure import flatten_tensors, rebuild
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode, disable_current_modes
 from poptorch_emu.trace.capture import assigned_buffers
 from poptorch_emu.trace.capture.compared_captures import computed, shape_of, writes
-from poptorch_emu.trace.capture.initial_gradient import InitialGradient
+from poptorch_emu.trace.capture.initial_gradient import InitialGradient, ScalingLimits
 from poptorch_emu.trace.capture.trace_state import TraceState
 from poptorch_emu.trace.fakes.result_memo import ResultMemo
 from poptorch_emu.trace.fakes.result_metadata import ResultMetadata
@@ -72,6 +72,7 @@ class Trace:
         batch_counts: number that a micro-batch adds to each counted buffer of integers.
         memo: metadata of the operations' results.
         guards: conditions on values of inputs under which the trace is valid.
+        scaling_limits: limits of the loss scaling; None in inference.
     """
 
     graph: Graph
@@ -83,6 +84,7 @@ class Trace:
     batch_counts: dict[str, int] = field(default_factory=dict)
     memo: ResultMemo = field(default_factory=lambda: ResultMemo(IPU))
     guards: ValueGuards = field(default_factory=ValueGuards)
+    scaling_limits: ScalingLimits | None = None
 
 
 class Forward:
@@ -100,7 +102,10 @@ class Forward:
         has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
         resized: buffers with an assigned value of another shape.
         new_state: buffers that `forward` made.
+        scaling_limits: limits of the loss scaling; None before `loss` was read.
     """
+
+    scaling_limits: ScalingLimits | None = None
 
     def __init__(
         self,
@@ -145,7 +150,8 @@ class Forward:
         value, node = self.losses[loss.final_loss([node for _, node in self.losses])]
         loss.warn_of_lost_operations(node)
         loss.note(node)
-        self._initial_gradient.check(value, record_of(node).source, self.parameters)
+        self.scaling_limits = ScalingLimits.of(value, record_of(node).source, self.parameters)
+        self.scaling_limits.check(self._initial_gradient.scaling.value)
         return value
 
     @cached_property
@@ -239,6 +245,7 @@ class Forward:
             self.batch_counts,
             tracer.memo,
             tracer.reads.guards(self.graph),
+            self.scaling_limits,
         )
 
     @property

@@ -140,11 +140,9 @@ def test_freeze_when_backend_option_is_unknown_then_refuses():
     ],
     ids=["iterations", "replicas", "accumulation", "processes"],
 )
-def test_freeze_when_a_count_is_below_one_then_names_option_and_value(set_option, name, count):
-    options = ready()
-    set_option(options, count)
+def test_count_below_one_then_its_setter_names_option_and_value(set_option, name, count):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, not {count}"):
-        freeze(options, is_training=True)
+        set_option(ready(), count)
 
 
 def test_freeze_when_replicas_changed_after_grouping_then_refuses():
