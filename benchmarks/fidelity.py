@@ -3,7 +3,7 @@
 No model is run or lowered; each is traced on the meta device. `docs/fidelity.md` lists sources and
 configurations, and `make docs` generates its tables from the files of `--csv`. With row names, only
 those rows are replaced. With `--details` each row is followed by its table. `--constants` computes
-the effect of each constant and each assumption on all rows.
+the effect of each constant and each assumption on all rows, and the errors in cross-validation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fidelity_constants import constant_figures, family_figures, setting_figures
-from fidelity_memory import planned
+from fidelity_constants import constant_figures, setting_figures
+from fidelity_cross_validation import held_out
+from fidelity_memory import MemoryCase, planned
 from fidelity_rows import ROWS
+from fidelity_spreads import cross_validation_figures, spread_figures
 from fidelity_time import Captured, capture
 from time_rows import TIME_ROWS
 
@@ -41,8 +43,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         "rows", nargs="*", help="beginnings of the names of rows (default: all rows)"
     )
     arguments = parser.parse_args(words)
-    if arguments.constants and (arguments.rows or arguments.memory):
-        parser.error("--constants needs the speeds of all rows: leave out --memory and names")
+    if arguments.constants and (arguments.rows or arguments.memory or arguments.time):
+        parser.error("--constants needs all rows: leave out --memory, --time and names")
     known = [row.name for row in (*ROWS, *TIME_ROWS)]
     for name in arguments.rows:
         if not any(row.startswith(name) for row in known):
@@ -57,22 +59,29 @@ def main() -> None:
     is_all = not (arguments.time or arguments.memory)
     found: dict[str, list[Figures]] = {}
     cases: list[Captured] = []
+    memory: list[MemoryCase] = []
     if is_all or arguments.memory:
-        found["memory"] = shown("memory", _memory(names, arguments.details))
+        found["memory"] = shown("memory", _memory(names, arguments.details, memory))
     if is_all or arguments.time:
         found["time"] = shown("time", _speeds(names, arguments.details, cases))
     if arguments.constants:
         found["constants"] = shown("constants", constant_figures(cases))
-        found["families"] = shown("families", family_figures(cases))
-        found["settings"] = shown("settings", setting_figures())
+        found["settings"] = shown("settings", setting_figures(cases))
+        rows = held_out(cases)
+        found["cross_validation"] = shown("cross_validation", cross_validation_figures(rows))
+        found["spreads"] = shown("spreads", spread_figures(rows, memory))
     if arguments.csv:
         for name, rows in ((name, rows) for name, rows in found.items() if rows):
             write(RESULTS / f"fidelity_{name}.csv", rows, keeps_others=bool(arguments.rows))
 
 
-def _memory(names: tuple[str, ...], has_details: bool) -> Iterator[Figures]:
+def _memory(
+    names: tuple[str, ...], has_details: bool, cases: list[MemoryCase]
+) -> Iterator[Figures]:
+    """Yields the figures of each published memory, and adds its plan to `cases`."""
     for row in (row for row in ROWS if row.name.startswith(names)):
         case = planned(row)
+        cases.append(case)
         yield case.figures()
         if has_details:
             print(f"\n{case.tiles}\n", flush=True)

@@ -8,6 +8,7 @@ import torch
 from fidelity_rows import Row
 
 from poptorch_emu.emulator.estimates import captured
+from poptorch_emu.machine.spread import Subject
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.memory.holdings import plan_memory
 from poptorch_emu.plan.tiles.tile_contents import plan_tiles
@@ -36,11 +37,21 @@ class MemoryCase:
         return per_tile * tiles.num_compute_tiles
 
     @property
+    def amounts(self) -> dict[Subject, float]:
+        """Bytes of all tiles by subject."""
+        found = [self.tiles.fullest(ipu).amounts for ipu in self.tiles.ipus]
+        subjects = Subject.TENSOR, Subject.PROGRAM
+        return {each: sum(amounts[each] for amounts in found) for each in subjects}
+
+    @property
     def always_live_bytes(self) -> int:
         """Always-live memory, including the programs."""
         tiles = self.tiles
         programs = tiles.num_compute_tiles * sum(ipu.code.total for ipu in tiles.ipus)
         return programs + sum(num_bytes for ipu in tiles.ipus for _, num_bytes in ipu.always_live)
+
+    def _likely(self) -> tuple[float, float]:
+        return max(self.tiles.fullest(ipu).interval for ipu in self.tiles.ipus)
 
     def figures(self) -> MemoryFigures:
         """Returns a row of `results/fidelity_memory.csv`; unpublished figures are empty."""
@@ -55,6 +66,7 @@ class MemoryCase:
             "published_total_bytes": row.total_bytes or "",
             "fullest_tile_bytes": max(map(tiles.largest_bytes, tiles.ipus)),
             "published_fullest_tile_bytes": row.largest_tile_bytes or "",
+            "likely": " to ".join(str(round(f)) for f in self._likely()),
             "always_live_bytes": self.always_live_bytes,
             "published_always_live_bytes": row.always_live_bytes or "",
         }

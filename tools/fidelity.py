@@ -1,21 +1,27 @@
-"""Writes the tables of docs/fidelity.md from the runs in benchmarks/results.
+"""Writes the tables of docs/fidelity.md, and its picture, from the runs in benchmarks/results.
 
-`benchmarks/fidelity.py --csv --constants` writes the files of these runs.
+`benchmarks/fidelity.py --csv --constants` writes the files of these runs. The records of constants
+and the spreads of intervals are those of the package.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 
+import fidelity_picture
 import marked_tables
 
+from poptorch_emu.machine.spread import SPREADS, Subject, spread
+from poptorch_emu.machine.time_numbers import CONSTANTS, NUMBERS
+
 DOCUMENT = marked_tables.ROOT / "docs" / "fidelity.md"
+PICTURE = marked_tables.ROOT / "docs" / "figures" / "fidelity.svg"
 RESULTS = marked_tables.ROOT / "benchmarks" / "results"
 _KIB = 1024
-# Maximum relative error of a prediction that counts as near.
-_NEAR = 0.2
 
 Row = dict[str, str]
 
@@ -33,13 +39,15 @@ def error_of(row: Row) -> float:
 
 def memory() -> str:
     """Returns verdicts, bytes and, in brackets, their ratios to published bytes."""
-    columns = (("total_bytes", 1e6), ("fullest_tile_bytes", _KIB), ("always_live_bytes", 1e6))
+    columns = (("total_bytes", 1e6), ("fullest_tile_bytes", _KIB))
     lines = []
     for row in rows_of("memory"):
         cells = [_beside(row[name], row[f"published_{name}"], unit) for name, unit in columns]
-        lines.append([row["row"], row["model"], row["published"], row["predicted"], *cells])
+        likely = " to ".join(f"{int(limit) / _KIB:.0f}" for limit in row["likely"].split(" to "))
+        words = row["row"], row["model"], row["published"], row["predicted"]
+        lines.append([*words, *cells, likely])
     head = ["row", "model", "published", "predicted"]
-    head += ["total MB", "fullest tile KiB", "always live MB"]
+    head += ["total MB", "fullest tile KiB", "likely KiB"]
     return _table(head, "---|---|---|---|---:|---:|---:", lines)
 
 
@@ -48,117 +56,86 @@ def _beside(found: str, published: str, unit: float) -> str:
     return f"{text} ({float(found) / float(published):.2f})" if published else text
 
 
-def kinds() -> str:
-    """Returns the accuracy of the predictions of each kind, and the worst of them."""
-    rows = rows_of("time")
-    lines = [
-        _summary(kind, [row for row in rows if row["kind"] == kind])
-        for kind in dict.fromkeys(row["kind"] for row in rows)
-    ]
-    lines.append(_summary("all", rows))
-    head = ["kind", "rows", "median error", "within 20 %", "within 40 %", "worst", "mean"]
-    head.append("median with settings as before")
-    far = [
-        f"{row['row']} ({100 * error_of(row):+.0f} %)"
-        for row in rows
-        if abs(error_of(row)) > 2 * _NEAR
-    ]
-    table = _table(head, "---|---:|---:|---:|---:|---:|---:|---:", lines)
-    return f"{table}\n\nOff by more than 40 %: {', '.join(far) or 'none'}."
+def spread_of(row: Row) -> float:
+    """Returns the logarithm of the factor of a prediction's interval, from the row's shares."""
+    return spread({each: float(row.get(each.name.lower(), 0.0)) for each in Subject})
 
 
-def _error_before(row: Row) -> float:
-    """Returns a row's error with its setting before the model changed, if there was one."""
-    for setting in rows_of("settings"):
-        if setting["row"] == row["row"] and setting["error before"]:
-            return error_of(row | {"predicted": setting["predicted"]})
-    return error_of(row)
+def accuracy() -> str:
+    """Returns errors in cross-validation by kind, and a summary of all rows."""
+    rows, kept = rows_of("cross_validation"), {row["row"]: row for row in rows_of("time")}
+    names = [*dict.fromkeys(row["kind"] for row in rows), "all"]
+    lines = []
+    for name in names:
+        own = [row for row in rows if name in ("all", row["kind"])]
+        held = [abs(float(row["error"])) for row in own]
+        fitted = [abs(error_of(kept[row["row"]])) for row in own]
+        sizes = (statistics.median(held), statistics.median(fitted), max(held))
+        inside = sum(map(_is_inside, own))
+        lines.append([name, str(len(own)), *(f"{100 * size:.1f} %" for size in sizes), f"{inside}"])
+    head = ["kind", "rows", "median error", "if fitted to all rows", "worst", "inside interval"]
+    return _table(head, "---|---:|---:|---:|---:|---:", lines)
 
 
-def _summary(name: str, rows: Sequence[Row]) -> list[str]:
-    errors = [error_of(row) for row in rows]
-    sizes = [abs(error) for error in errors]
-    shares = [sum(size <= limit for size in sizes) / len(sizes) for limit in (_NEAR, 2 * _NEAR)]
-    mean = f"{100 * statistics.mean(errors):+.0f} %"
-    parts = [f"{share:.0%}" for share in shares]
-    worst = f"{100 * max(sizes):.0f} %"
-    before = f"{100 * statistics.median(abs(_error_before(row)) for row in rows):.1f} %"
-    median = f"{100 * statistics.median(sizes):.1f} %"
-    return [name, str(len(rows)), median, *parts, worst, mean, before]
+def _is_inside(row: Row) -> bool:
+    """Whether a row is within the interval that the other families give."""
+    published, predicted = float(row["published"]), float(row["predicted"])
+    return abs(math.log(predicted / published)) <= float(row["spread"])
 
 
-def goals() -> str:
-    """Returns the rows with well-known settings, and a summary line."""
-    rows = [row for row in rows_of("time") if row["is_goal"] == "1"]
-    sizes = [abs(error_of(row)) for row in rows]
-    near = sum(size <= _NEAR for size in sizes) / len(sizes)
-    line = (
-        f"{len(rows)} rows: median error {100 * statistics.median(sizes):.1f} %, {near:.0%} within "
-        f"20 %, worst {100 * max(sizes):.0f} %."
-    )
-    return f"{_speeds(rows)}\n\n{line}"
-
-
-def others() -> str:
-    """Returns the table of the speeds that are no goals."""
-    return _speeds([row for row in rows_of("time") if row["is_goal"] != "1"])
-
-
-def _speeds(rows: Sequence[Row]) -> str:
-    lines = [
-        [
-            row["row"],
-            row["model"] + (", cycles" if row["unit"] == "cycles" else ""),
-            f"{int(row['published']):,}",
-            f"{int(row['predicted']):,}",
-            f"{100 * error_of(row):+.0f}%",
-        ]
-        for row in rows
-    ]
-    return _table(
-        ["row", "model", "published", "predicted", "error"], "---|---|---:|---:|---:", lines
-    )
+def speeds() -> str:
+    """Returns each published speed with its prediction, interval and error."""
+    held = {row["row"]: row for row in rows_of("cross_validation")}
+    lines = []
+    for row in rows_of("time"):
+        factor, predicted = math.exp(spread_of(held[row["row"]])), float(row["predicted"])
+        unit = ", cycles" if row["unit"] == "cycles" else ""
+        lines.append(
+            [
+                row["row"],
+                row["model"] + unit,
+                f"{int(row['published']):,}",
+                f"{int(predicted):,}",
+                f"{predicted / factor:,.0f} to {predicted * factor:,.0f}",
+                f"{100 * error_of(row):+.0f}",
+                f"{100 * float(held[row['row']]['error']):+.0f}",
+            ]
+        )
+    head = ["row", "model", "published", "predicted", "likely", "error, %", "cross-validated, %"]
+    return _table(head, "---|---|---:|---:|---:|---:|---:", lines)
 
 
 def constants() -> str:
-    """Returns the median error of each kind in percent, with each constant switched off in turn.
-
-    The last column has the row that changes most.
-    """
-    rows = rows_of("constants")
-    names = list(rows[0])[2:-3]
-    lines = [[_constant(row), *(row[name] for name in names), _changed(row)] for row in rows]
-    head = ["number", *names, "row most changed, without → with it"]
-    return _table(head, "---|" + "---:|" * len(names) + "---", lines)
-
-
-def _constant(row: Row) -> str:
-    return f"`{row['number']}` {row['value']}" if row["value"] else row["number"]
+    """Returns the record of each constant, and the row that it changes most."""
+    moved = {row["number"]: row for row in rows_of("constants")}
+    lines = []
+    for name, record in CONSTANTS.items():
+        value = f"{getattr(NUMBERS, name):g} {record.unit}"
+        source = f"fitted to {', '.join(record.fitted_to)}" if record.fitted_to else ""
+        row = moved.get(name)
+        most = f"{row['most changed']}: {row['without']} → {row['with']}" if row else ""
+        lines.append([f"`{name}`", value, record.meaning, source or record.evidence.value, most])
+    head = ["constant", "value", "meaning", "source", "row most changed, without → with it, %"]
+    return _table(head, "---|---:|---|---|---", lines)
 
 
-def _changed(row: Row) -> str:
-    name = row["most changed"]
-    return f"{name}: {row['without']} → {row['with']}" if name else ""
-
-
-def families() -> str:
-    """Returns the errors of each family, with a constant that was fitted without it."""
-    head = ["family left out", "rows", "fit", "median error of its rows, %", "worst, %"]
-    lines = [list(row.values()) for row in rows_of("families")]
-    return _table(head, "---|---:|---:|---:|---:", lines)
+def spreads() -> str:
+    """Returns the factor of the interval of a figure that has one subject alone."""
+    lines = [[each.value, f"{math.exp(SPREADS[each]):.2f}"] for each in Subject]
+    return _table(["subject", "factor"], "---|---:", lines)
 
 
 def settings() -> str:
     """Returns errors with the settings that were chosen, and with others."""
-    speeds, lines = {row["row"]: row for row in rows_of("time")}, []
+    kept, lines = {row["row"]: row for row in rows_of("time")}, []
     for setting in rows_of("settings"):
-        row = speeds[setting["row"]]
+        row = kept[setting["row"]]
         taken, otherwise = row, row | {"predicted": setting["predicted"]}
         errors = [f"{100 * error_of(each):+.0f}" for each in (taken, otherwise)]
-        cells = [setting["taken"], errors[0], setting["otherwise"], errors[1]]
-        lines.append([row["row"], *cells, setting["error before"]])
-    head = ["row", "taken", "error, %", "otherwise", "error, %", "before, %"]
-    return _table(head, "---|---|---:|---|---:|---:", lines)
+        cells = [setting["taken"], setting["choice"], errors[0], setting["otherwise"], errors[1]]
+        lines.append([row["row"], *cells])
+    head = ["row", "taken", "chosen by", "error, %", "otherwise", "error, %"]
+    return _table(head, "---|---|---|---:|---|---:", lines)
 
 
 def _table(head: Sequence[str], rule: str, lines: Sequence[Sequence[str]]) -> str:
@@ -167,14 +144,22 @@ def _table(head: Sequence[str], rule: str, lines: Sequence[Sequence[str]]) -> st
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "memory": memory,
-    "kinds": kinds,
-    "speeds": goals,
-    "other speeds": others,
-    "numbers left out": constants,
-    "families left out": families,
+    "accuracy": accuracy,
+    "spreads": spreads,
+    "speeds": speeds,
     "other settings": settings,
+    "memory": memory,
+    "constants": constants,
 }
+
+
+def picture() -> str:
+    """Returns the picture of all rows as SVG."""
+    bars = []
+    for row in rows_of("cross_validation"):
+        ratio = float(row["predicted"]) / float(row["published"])
+        bars.append(fidelity_picture.Bar(row["row"], row["kind"], ratio, spread_of(row)))
+    return fidelity_picture.svg(bars)
 
 
 def current(document: str) -> str:
@@ -184,3 +169,6 @@ def current(document: str) -> str:
 
 if __name__ == "__main__":
     marked_tables.run(DOCUMENT, "Writes the tables of docs/fidelity.md.", current)
+    if sys.argv[1:] and PICTURE.read_text(encoding="utf-8") != picture():
+        sys.exit(f"{PICTURE.name} is stale: run `make docs`.")
+    PICTURE.write_text(picture(), encoding="utf-8")

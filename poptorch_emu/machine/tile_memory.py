@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from poptorch_emu.machine.costs.code import CodeBytes
 from poptorch_emu.machine.ipu import Ipu
+from poptorch_emu.machine.spread import Figure, Subject
 
 # Fitted to three published pairs of mean and fullest tile (`docs/fidelity.md`).
 _LARGEST_PER_MEAN, _LARGEST_EXTRA_BYTES = 1.09, 10_000
@@ -114,6 +115,12 @@ class TileMemory:
     def largest_bytes(self, memory: IpuMemory) -> int:
         """Returns the bytes on the fullest tile of an IPU."""
         return fullest_bytes(self.mean_bytes(memory))
+
+    def fullest(self, memory: IpuMemory) -> Figure:
+        """Returns the bytes on the fullest tile of an IPU with their interval."""
+        mean_bytes, program = self.mean_bytes(memory), memory.code.total + STACK_BYTES
+        amounts = {Subject.TENSOR: float(mean_bytes - program), Subject.PROGRAM: float(program)}
+        return Figure(self.largest_bytes(memory), amounts)
 
     def least_bytes(self, memory: IpuMemory) -> int:
         """Returns the bytes on the fullest tile if the program is smaller than expected."""

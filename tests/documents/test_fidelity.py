@@ -7,6 +7,8 @@ moment.
 import csv
 import functools
 import importlib
+import math
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from poptorch_emu.machine.time_numbers import NUMBERS
+from poptorch_emu.machine.spread import SPREADS, Subject, spread
+from poptorch_emu.machine.time_numbers import CONSTANTS, NUMBERS
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -23,7 +26,7 @@ TIMES = (
     "C41",
 )  # fmt: skip
 MEMORY = ("C36a", "C36a +25 %", "C36b", "C36b +25 %", "C41", "C42 training")
-KEYS = {"constants": "number", "families": "family"}
+KEYS = {"constants": "number", "spreads": "subject"}
 
 
 def lines_of(name: str) -> list[dict[str, str]]:
@@ -40,8 +43,9 @@ def rows_of(name: str) -> dict[str, dict[str, str]]:
 def benchmarks():
     before = set(sys.modules)
     sys.path.insert(0, str(BENCHMARKS))
-    names = "fidelity_rows", "fidelity_memory", "fidelity_time", "fidelity_constants", "time_rows"
-    yield {name: importlib.import_module(name) for name in (*names, "fidelity")}
+    names = "rows", "memory", "time", "constants", "cross_validation", "spreads"
+    files = "time_rows", "fidelity", *(f"fidelity_{name}" for name in names)
+    yield {name: importlib.import_module(name) for name in files}
     sys.path.remove(str(BENCHMARKS))
     for name in set(sys.modules) - before:
         if getattr(sys.modules[name], "__file__", None) and str(BENCHMARKS) in str(
@@ -57,7 +61,7 @@ def captured(benchmarks):
     return functools.cache(lambda name: benchmarks["fidelity_time"].capture(rows[name]))
 
 
-def test_page_then_has_the_tables_of_the_files() -> None:
+def test_page_then_has_the_tables_and_the_picture_of_the_files() -> None:
     tool = ROOT / "tools" / "fidelity.py"
     done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -81,10 +85,10 @@ def test_memory_then_is_that_of_the_file(benchmarks, name) -> None:
 
 
 # Constants whose largest effect is on a step time.
-CONSTANTS = [line for line in lines_of("constants") if line["most changed"] in TIMES]
+SWITCHED = [line for line in lines_of("constants") if line["most changed"] in TIMES]
 
 
-@pytest.mark.parametrize("line", CONSTANTS, ids=lambda line: line["number"])
+@pytest.mark.parametrize("line", SWITCHED, ids=lambda line: line["number"])
 def test_constants_then_change_a_row_as_the_file_says(benchmarks, captured, line) -> None:
     case, percent = captured(line["most changed"]), benchmarks["fidelity_constants"].percent
     numbers = replace(NUMBERS, **{line["number"]: float(line["value"])})
@@ -108,11 +112,73 @@ def test_settings_then_change_a_row_as_the_file_says(benchmarks) -> None:
 def test_files_then_have_every_row(benchmarks) -> None:
     numbers, rows = benchmarks["fidelity_constants"].WITHOUT, benchmarks["time_rows"]
     assert list(rows_of("constants")) == ["all as it is", *numbers]
-    assert list(rows_of("families")) == sorted({r.family for r in rows.TIME_ROWS if r.is_goal})
+    assert list(rows_of("spreads")) == [each.name.lower() for each in Subject]
+    assert set(rows_of("cross_validation")) == {row.name for row in rows.TIME_ROWS}
     settings = [(each.row.name, each.otherwise) for each in rows.OTHER_SETTINGS]
     assert [(line["row"], line["otherwise"]) for line in lines_of("settings")] == settings
     assert list(rows_of("time")) == [row.name for row in benchmarks["time_rows"].TIME_ROWS]
     assert list(rows_of("memory")) == [row.name for row in benchmarks["fidelity_rows"].ROWS]
+
+
+def test_spreads_of_the_package_then_are_those_of_the_file() -> None:
+    found = {each.name.lower(): value for each, value in SPREADS.items()}
+    assert found == {name: float(row["spread"]) for name, row in rows_of("spreads").items()}
+
+
+def test_intervals_then_hold_four_of_five_rows_of_families_that_were_left_out() -> None:
+    rows = rows_of("cross_validation").values()
+    ratios = {row["row"]: float(row["predicted"]) / float(row["published"]) for row in rows}
+    inside = [abs(math.log(ratios[row["row"]])) <= float(row["spread"]) for row in rows]
+    assert sum(inside) >= 0.8 * len(inside)
+
+
+def test_readme_then_has_the_error_in_cross_validation() -> None:
+    errors = [abs(float(row["error"])) for row in rows_of("cross_validation").values()]
+    error = f"{100 * statistics.median(errors):.1f} % over {len(errors)} published rows"
+    assert error in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_constant_that_is_fitted_to_rows_then_is_fitted_anew(benchmarks) -> None:
+    names = [row.name for row in benchmarks["time_rows"].TIME_ROWS]
+    fitted = [
+        name
+        for name, constant in CONSTANTS.items()
+        if constant.fitted_to and any(row.startswith(constant.fitted_to) for row in names)
+    ]
+    assert list(benchmarks["fidelity_cross_validation"].GRIDS) == fitted
+
+
+@pytest.mark.parametrize("name", ["C13 inference", "C15", "C11 synthetic"])
+def test_row_that_is_left_out_then_has_the_error_of_the_file(benchmarks, captured, name) -> None:
+    tested = benchmarks["fidelity_cross_validation"]
+    cases = [captured(row) for row in ("C13 inference", "C15", "C11 synthetic")]
+    row = rows_of("cross_validation")[name]
+    anew = dict(each.split() for each in row["fitted anew"].split(", "))
+    if "call_seconds" in anew:
+        assert anew == {"call_seconds": f"{tested.without(row['family'], cases)['call_seconds']:g}"}
+    (held,) = (
+        tested.held(case, cases, {key: float(value) for key, value in anew.items()})
+        for case in cases
+        if case.row.name == name
+    )
+    assert f"{held.error:.3f}" == f"{float(row['error']):.3f}"
+
+
+def row_with(benchmarks, error: float, **amounts: float):
+    given = {Subject[name]: amount for name, amount in amounts.items()}
+    row = benchmarks["time_rows"].TIME_ROWS[0]
+    return benchmarks["fidelity_cross_validation"].Held(row, {}, error, error, given)
+
+
+def test_spread_then_is_the_error_that_four_of_five_rows_do_not_exceed(benchmarks) -> None:
+    """Each of 9 rows has one subject, so that the spreads alone cover 8 of them."""
+    errors = [0.1 * n for n in range(1, 10)]
+    rows = [row_with(benchmarks, error, HOST=3.0) for error in errors]
+    rows += [row_with(benchmarks, -error / 10, WORK=1.0) for error in errors]
+    found = benchmarks["fidelity_spreads"].fitted_spreads(rows)
+    assert found[Subject.HOST] == pytest.approx(10 * found[Subject.WORK], rel=0.02)
+    covered = [abs(row.log_error) <= spread(row.amounts, None, found) for row in rows]
+    assert 0.8 * (len(rows) + 1) <= sum(covered) < len(rows)
 
 
 @pytest.mark.parametrize("row", rows_of("memory").values(), ids=lambda row: row["row"])
@@ -125,8 +191,8 @@ def test_verdicts_then_do_not_contradict_what_was_published(row) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--constants", "C15"], "needs the speeds of all rows"),
-        (["--constants", "--memory"], "needs the speeds of all rows"),
+        (["--constants", "C15"], "needs all rows"),
+        (["--constants", "--memory"], "needs all rows"),
         (["C15", "C99"], "no row's name begins with 'C99'"),
     ],
 )

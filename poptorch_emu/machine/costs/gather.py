@@ -1,9 +1,10 @@
 """Costs of looking up rows of a table and of adding rows to it: embeddings, gathers, scatters.
 
 Each tile holds some rows and some columns of the table. It reads its part of the indices and
-handles those that point to its rows. The plan is the cheapest way to cut table and indices. If the
-indices are cut, each part of the table is sent to all tiles that look into it. Source: PopLibs'
-`multiSlice`, `multiUpdateAdd`, their planner and their cycle estimates.
+handles those that point to its rows. If the indices are cut, each part of the table is sent to all
+tiles that look into it. The plan is the way to cut table and indices that needs the least memory,
+and of those the fastest, because PopLibs' planner minimises memory unless it is told otherwise
+(remembered). Source: PopLibs' `multiSlice`, `multiUpdateAdd`, their planner and cycle estimates.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poptorch_emu.machine.costs.cost import Cost, Evidence
-from poptorch_emu.machine.costs.product import DEFAULT_PROPORTION
 from poptorch_emu.machine.costs.tiles import HALF_BYTES, Tiles
 
 _START_CYCLES = 6 * 30
@@ -68,7 +68,6 @@ def look_up(
     num_indices: int,
     item_bytes: int,
     tiles: Tiles,
-    proportion: float = DEFAULT_PROPORTION,
 ) -> RowsPlan:
     """Returns the plan of reading `num_indices` rows of a table with `num_rows` rows.
 
@@ -78,8 +77,6 @@ def look_up(
         num_indices: number of rows to read.
         item_bytes: size of an element.
         tiles: tiles that share the work.
-        proportion: fraction of a tile's memory that a plan may use. If every plan needs more, the
-            plan with the least memory is returned.
     """
     result = tiles.bytes(num_indices * width, item_bytes)
 
@@ -96,7 +93,7 @@ def look_up(
             cost = tiles.cost(compute + reduce, 2 if is_reduced else 1, received, Evidence.DERIVED)
             yield RowsPlan(cost, part + cut.looked_at * (_ATOM_BYTES + row_bytes))
 
-    return _best(plans(), proportion * tiles.chip.tile_bytes)
+    return min(plans(), key=_need)
 
 
 def add_rows(
@@ -105,7 +102,6 @@ def add_rows(
     num_indices: int,
     item_bytes: int,
     tiles: Tiles,
-    proportion: float = DEFAULT_PROPORTION,
 ) -> RowsPlan:
     """Returns the plan of adding rows to a table that is filled with zeros first.
 
@@ -129,16 +125,11 @@ def add_rows(
             cost = tiles.cost(compute, 3 if part else 2, rows + part, Evidence.DERIVED)
             yield RowsPlan(cost, part + rows)
 
-    return _best(plans(), proportion * tiles.chip.tile_bytes)
+    return min(plans(), key=_need)
 
 
-def _best(plans: Iterator[RowsPlan], bound: float) -> RowsPlan:
-    """Returns the fastest plan within a bound of memory, otherwise the one that needs least."""
-    found = list(plans)
-    within = [plan for plan in found if plan.temporary_bytes <= bound]
-    if within:
-        return min(within, key=lambda plan: plan.cost.cycles)
-    return min(found, key=lambda plan: plan.temporary_bytes)
+def _need(plan: RowsPlan) -> tuple[int, float]:
+    return plan.temporary_bytes, plan.cost.cycles
 
 
 def _cuts(num_rows: int, width: int, num_indices: int, num_tiles: int) -> Iterator[_Cut]:

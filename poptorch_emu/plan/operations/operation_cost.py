@@ -266,7 +266,7 @@ class OperationCosts:
         return found.cost + reduction(rows, 1, size, self._tiles, is_inner=False)
 
     def _gather(self, node: fx.Node) -> Cost:
-        return rows_plan(node, self._tiles, self._proportion_of(node)).cost
+        return rows_plan(node, self._tiles).cost
 
     def _sort(self, node: fx.Node) -> Cost:
         value = operands_of(node)[0]

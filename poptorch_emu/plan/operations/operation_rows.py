@@ -13,19 +13,18 @@ from poptorch_emu.plan.operations.operation_family import bare_name, item_bytes
 _UPDATES = ("scatter", "put", "add", "backward")
 
 
-def rows_plan(node: fx.Node, tiles: Tiles, proportion: float) -> RowsPlan:
+def rows_plan(node: fx.Node, tiles: Tiles) -> RowsPlan:
     """Returns the plan of a gather or a scatter that moves rows.
 
     Args:
         node: the operation.
         tiles: tiles that share the work.
-        proportion: fraction of a tile's memory that the operation may use.
     """
     is_update = any(word in bare_name(node) for word in _UPDATES)
     table, num_indices, width = moved_rows(node, is_update)
     plan = add_rows if is_update else look_up
     num_rows = max(1, table.numel() // width)
-    return plan(num_rows, width, num_indices, item_bytes(node, table), tiles, proportion)
+    return plan(num_rows, width, num_indices, item_bytes(node, table), tiles)
 
 
 def moved_rows(node: fx.Node, is_update: bool) -> tuple[torch.Tensor, int, int]:

@@ -234,13 +234,13 @@ def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.No
     For a gather or a scatter, the plan of its rows gives the bytes.
     """
     machine = inventory.config.machine
-    proportion = memory_proportion(inventory, node, ipu)
     chip, family = IPU_OF_VERSION[machine.version], family_of(node)
     if family is Family.GATHER and any(value.numel() for value in tensors_of([node])):
         tiles = Tiles.of(chip, num_tiles, inventory.config.is_training)
-        return rows_plan(node, tiles, proportion).temporary_bytes
+        return rows_plan(node, tiles).temporary_bytes
     is_convolution = family is Family.CONVOLUTION
     has_half_sums = machine.has_half_convolutions if is_convolution else machine.has_half_products
+    proportion = memory_proportion(inventory, node, ipu)
     plans = (
         plan_product(product, chip, num_tiles, proportion)
         for product in products_of(node, has_half_sums)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from poptorch_emu.ir.control import HOST_CALL
 from poptorch_emu.machine.costs.cost import Evidence
+from poptorch_emu.machine.links import POD_IPUS
 from poptorch_emu.machine.time_numbers import EVIDENCE
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.time.durations import Durations
@@ -75,6 +76,7 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
     unknown_shares = (_share((op for op in ops if not op.is_known), ops) for ops in segments)
     unknown_share = max(unknown_shares, default=0.0)
     throughput = samples / step_seconds if unknown_share <= _UNKNOWN_SHARE else None
+    num_ipus = inventory.config.replication_factor * durations.ipus_per_replica
     scale, ids = num_windows / clock, inventory.placed.ipu_ids
     outside = {
         Part.CALL: durations.numbers.call_seconds,
@@ -88,6 +90,7 @@ def plan_time(durations: Durations, run: Run) -> TimePlan:
         step_seconds=step_seconds,
         window_seconds=window_seconds,
         num_windows=num_windows,
+        is_unusual=durations.system.card is not None or num_ipus > POD_IPUS,
         samples_per_step=samples,
         throughput=throughput,
         cycles=round(step_seconds * clock),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from poptorch_emu.machine.spread import Figure, Subject
 from poptorch_emu.plan.time.step_parts import Group, Part
 from poptorch_emu.plan.time.window import Window
 from poptorch_emu.schedule.actions import Kind
@@ -65,6 +66,11 @@ class OperationTime:
     def usual_share(self) -> float:
         """The share of the cycles that is not lost to a low memory proportion."""
         return 1 - self.proportion_cycles / self.cycles if self.cycles else 1.0
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether nothing measured supports the model of the operation."""
+        return self.is_rough or not self.is_known
 
     @property
     def is_collective(self) -> bool:
@@ -271,6 +277,15 @@ class HostWork:
         return loading + num_updates * self.seconds_per_update
 
 
+_SUBJECTS = {
+    Subject.WORK: (Part.COMPUTE, Part.EXCHANGE, Part.RECOMPUTE, Part.PROPORTION),
+    Subject.START: (Part.SYNC,),
+    Subject.MOVE: (Part.LINK, Part.STREAMING, Part.ALL_REDUCE, Part.UPDATE),
+    Subject.HOST: (Part.INPUT, Part.OUTPUT, Part.CALL, Part.DATA),
+}
+SUBJECT_OF_PART = {part: subject for subject, parts in _SUBJECTS.items() for part in parts}
+
+
 @dataclass(frozen=True)
 class TimePlan:
     """The duration of one step (a call of the wrapped model), and its parts (modelled).
@@ -284,6 +299,8 @@ class TimePlan:
         window_seconds: seconds of one update in training, or of one call in inference, without the
             host's work for a call.
         num_windows: number of windows in one call.
+        is_unusual: whether the system consists of PCIe cards, or the replicas occupy more than one
+            pod. Few figures of such systems are published.
         samples_per_step: rows of the inputs of one call, over all replicas.
         throughput: rows per second; None if operators without a model take too large a share.
         cycles: cycles of one call.
@@ -305,6 +322,7 @@ class TimePlan:
     step_seconds: float
     window_seconds: float
     num_windows: int
+    is_unusual: bool
     samples_per_step: int
     throughput: float | None
     cycles: int
@@ -330,6 +348,30 @@ class TimePlan:
         total = self.step_seconds * len(self.ipus)
         sums = {part: math.fsum(ipu.seconds[part] for ipu in self.ipus) for part in Part}
         return {part: seconds / total if total else 0.0 for part, seconds in sums.items()}
+
+    @property
+    def amounts(self) -> dict[Subject, float]:
+        """Seconds of a step by subject, over all IPUs; waiting for other IPUs counts for none."""
+        seconds = {
+            part: math.fsum(ipu.seconds[part] for ipu in self.ipus) for part in SUBJECT_OF_PART
+        }
+        found = dict.fromkeys(SUBJECT_OF_PART.values(), 0.0)
+        for part, subject in SUBJECT_OF_PART.items():
+            found[subject] += seconds[part]
+        rough = math.fsum(op.cycles for op in self.all_operations if op.is_uncertain)
+        total = math.fsum(op.cycles for op in self.all_operations)
+        of_rough = {
+            subject: found[subject] * rough / total if total else 0.0
+            for subject in (Subject.WORK, Subject.START)
+        }
+        found = {subject: s - of_rough.get(subject, 0.0) for subject, s in found.items()}
+        found[Subject.ROUGH] = math.fsum(of_rough.values())
+        return found | ({Subject.SYSTEM: math.fsum(found.values())} if self.is_unusual else {})
+
+    @property
+    def speed(self) -> Figure | None:
+        """The throughput with its interval; None if the throughput is not known."""
+        return None if self.throughput is None else Figure(self.throughput, self.amounts)
 
     def cycles_of(self, port: Port) -> float:
         """Returns the cycles of the actions of a stage at `port`."""

@@ -86,20 +86,13 @@ class TestOnAChip:
         result = own(chip, num_indices * 32, FLOAT) * FLOAT
         looked_at = num_indices // 1024
         by_index = 180 + looked_at * (19 + 2 * 32) + (result + looked_at * 4 + 2**17) / 4 + STEP
-        assert cost.cycles <= by_index < num_indices * 8
+        assert cost.cycles <= 1.2 * by_index < num_indices * 8
 
-    @pytest.mark.parametrize("plan", [look_up, add_rows])
-    def test_rows_when_they_may_take_less_memory_then_are_slower(self, chip, plan) -> None:
-        def found(num_bytes: int):
-            return plan(20_000, 64, 1 << 15, FLOAT, tiles_of(chip), num_bytes / chip.tile_bytes)
-
-        large = found(chip.tile_bytes // 2)
-        assert found(large.temporary_bytes) == large
-        small = found(large.temporary_bytes - 1)
-        assert small.temporary_bytes < large.temporary_bytes
-        assert small.cost.cycles >= large.cost.cycles
-        # If no plan fits into so little memory, the plan with the least memory is chosen.
-        assert found(1).temporary_bytes <= small.temporary_bytes
+    def test_table_that_nearly_fills_its_tiles_then_is_not_copied(self, chip) -> None:
+        """PopLibs' planner minimises memory, so only indices and rows are beside the table."""
+        num_rows = 4 * chip.num_bytes // 5 // (64 * FLOAT)
+        plan = look_up(num_rows, 64, 1 << 12, FLOAT, tiles_of(chip))
+        assert plan.temporary_bytes <= (1 << 12) * (4 + 4)
 
     def test_added_rows_then_fill_the_table_first(self, chip) -> None:
         small = add_rows(1_000, 64, 100, FLOAT, tiles_of(chip)).cost

@@ -411,7 +411,7 @@ TABLE_BYTES = 50_000 * 64 * 4
 
 
 def test_look_up_of_an_inference_then_takes_what_the_plan_of_its_time_takes() -> None:
-    """Programs of an inference start sooner, so that the fastest plan may use more of them."""
+    """Programs of an inference start sooner, but the plan with the least memory is the same."""
     model = poptorch.inferenceModel(torch.nn.Embedding(1000, 32), options())
     indices = torch.zeros(64, dtype=torch.long)
     (memory,) = emulator.tile_memory(model, indices).ipus
@@ -419,7 +419,7 @@ def test_look_up_of_an_inference_then_takes_what_the_plan_of_its_time_takes() ->
         look_up(1000, 32, 64, 4, Tiles.of(MK2, MK2.num_tiles, is_training))
         for is_training in (True, False)
     )
-    assert memory.peak.temporary_bytes == inference.temporary_bytes < training.temporary_bytes
+    assert memory.peak.temporary_bytes == inference.temporary_bytes == training.temporary_bytes
     (operation,) = emulator.estimate(model, indices).operations()
     assert operation.cycles == inference.cost.cycles
 

@@ -1,0 +1,90 @@
+"""Intervals of predicted figures, from the subjects that a figure consists of and their spread.
+
+A subject is a part of the model of the machine whose errors have one cause. Its spread is how far
+published figures deviate from predictions, in model families that no constant was fitted to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Subject(Enum):
+    """Part of the model of the machine, with its words in documents."""
+
+    WORK = "operations"
+    ROUGH = "operations that are modelled roughly"
+    START = "starting programs"
+    MOVE = "links, sums of gradients, updates, streaming memory"
+    HOST = "transfers to and from the host, and its calls"
+    SYSTEM = "PCIe cards and their runtime; more than one pod"
+    TENSOR = "tensors on tiles"
+    PROGRAM = "programs on tiles"
+
+
+Amounts = Mapping[Subject, float]
+
+# Logarithms of the factor by which four of five figures of one subject deviate at most. Fitted in
+# cross-validation to the published speeds and memories of `docs/fidelity.md`, as described in
+# `benchmarks/fidelity_spreads.py`. More than one pod, for which no row exists, is assumed to have
+# the spread of cards.
+SPREADS: Amounts = {
+    Subject.WORK: 0.2,
+    Subject.ROUGH: 0.25,
+    Subject.START: 0.56,
+    Subject.MOVE: 0.47,
+    Subject.HOST: 0.46,
+    Subject.SYSTEM: 0.28,
+    Subject.TENSOR: 0.12,
+    Subject.PROGRAM: 0.5,
+}
+# A program was measured 2 % faster with another version of the SDK (C22).
+VERSIONS = 0.02
+
+
+def spread(amounts: Amounts, others: Amounts | None = None, spreads: Amounts = SPREADS) -> float:
+    """Returns the logarithm of the factor by which a figure deviates in one of five cases at most.
+
+    Subjects deviate independently of each other (assumed), so that their squares add up.
+
+    Args:
+        amounts: seconds or bytes by subject. An unusual system is an amount of its own, as large as
+            all others together, because it affects all of them.
+        others: amounts of another figure. The result is then the spread of the ratio of both:
+            a subject that has the same share of both cancels out.
+        spreads: spread of each subject.
+    """
+    own, other = weights(amounts, spreads), weights(others or {}, spreads)
+    return math.hypot(VERSIONS, *(a - b for a, b in zip(own, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A predicted time, speed or size, with its interval (modelled).
+
+    Attributes:
+        value: predicted value.
+        amounts: seconds or bytes of which it consists, by subject.
+    """
+
+    value: float
+    amounts: Amounts = field(repr=False)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Limits between which four of five real figures lie."""
+        factor = math.exp(spread(self.amounts))
+        return self.value / factor, self.value * factor
+
+    def is_about(self, other: Figure) -> bool:
+        """Whether the model cannot tell which of two figures of one model is larger."""
+        return abs(math.log(self.value / other.value)) <= spread(self.amounts, other.amounts)
+
+
+def weights(amounts: Amounts, spreads: Amounts = SPREADS) -> list[float]:
+    """Returns, for each subject, its share of a figure times its spread."""
+    total = math.fsum(amount for each, amount in amounts.items() if each is not Subject.SYSTEM)
+    return [spreads[each] * amounts.get(each, 0.0) / (total or 1.0) for each in Subject]
