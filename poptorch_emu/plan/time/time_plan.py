@@ -299,8 +299,6 @@ class TimePlan:
         window_seconds: seconds of one update in training, or of one call in inference, without the
             host's work for a call.
         num_windows: number of windows in one call.
-        is_unusual: whether the system consists of PCIe cards, or the replicas occupy more than one
-            pod. Few figures of such systems are published.
         samples_per_step: rows of the inputs of one call, over all replicas.
         throughput: rows per second; None if operators without a model take too large a share.
         cycles: cycles of one call.
@@ -313,6 +311,8 @@ class TimePlan:
         updates: time of the update on each IPU; empty in inference.
         ipus: time of each IPU, divided into parts.
         all_operations: operations of all segments, in running order.
+        is_unusual: whether the system consists of PCIe cards, or the replicas occupy more than one
+            pod. Few figures of such systems are published.
     """
 
     system: str
@@ -322,7 +322,6 @@ class TimePlan:
     step_seconds: float
     window_seconds: float
     num_windows: int
-    is_unusual: bool
     samples_per_step: int
     throughput: float | None
     cycles: int
@@ -336,6 +335,7 @@ class TimePlan:
     ipus: tuple[IpuTime, ...]
     grid: Window
     all_operations: tuple[OperationTime, ...]
+    is_unusual: bool = False
 
     @property
     def rows_per_update(self) -> float:
