@@ -15,7 +15,7 @@ from keras.src import backend as keras_backend
 from keras.src.backend import config as keras_config
 from keras.src.losses import losses as keras_losses
 
-from poptorch_emu.keras.keras_2 import old_files, old_optimizers, same_pooling
+from poptorch_emu.keras.keras_2 import old_files, old_optimizers, same_pooling, tensorflow_results
 from poptorch_emu.keras.optimizers import wrapped_optimizers
 from poptorch_emu.options.base import note_accepted
 
@@ -42,6 +42,7 @@ def install() -> None:
     wrapped_optimizers.install()
     old_files.install()
     same_pooling.install()
+    tensorflow_results.install()
     keras_losses.convert_binary_labels_to_hinge = _labels_of_hinge
     keras_backend.standardize_shape = _with_numbers(keras_backend.standardize_shape)
     tf_keras = importlib.import_module("keras._tf_keras.keras")

@@ -1,0 +1,71 @@
+"""Compares samples with Keras on TensorFlow, which runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from keras_samples.compute import result
+from keras_samples.samples import Sample
+
+# Relative and absolute tolerance; of random values, of their statistics, and of optimisers.
+_NEAR, _ABOUT = (1e-4, 2e-5), (0.05, 0.05)
+
+_REFUSED = ("has other results in TensorFlow", "not supported by the PyTorch backend")
+
+
+def differences(samples: Sequence[Sample]) -> list[str]:
+    """Returns a text for each sample whose values differ from those of Keras on TensorFlow.
+
+    Samples that Keras refuses on TensorFlow are no differences, nor are refusals by name here.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "samples"
+        path.write_bytes(pickle.dumps(list(samples)))
+        environment = {
+            **os.environ,
+            "KERAS_BACKEND": "tensorflow",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        command = [sys.executable, "-W", "ignore", "-m", "keras_samples.compute", str(path)]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+            found = [result(each) for each in samples]
+            assert process.wait() == 0, "Keras on TensorFlow failed"
+        wanted = pickle.loads(path.read_bytes())
+    texts = map(_difference, found, wanted)
+    return [f"{each}: {text}" for each, text in zip(samples, texts, strict=True) if text]
+
+
+def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    if "error" in wanted:
+        return ""
+    if "error" in found:
+        is_refusal = any(text in found["error"] for text in _REFUSED)
+        return "" if is_refusal else found["error"]
+    for name in wanted:
+        if name not in found:
+            return f"no {name}"
+        text = _compared(found[name], wanted[name], _ABOUT if name.startswith("about") else _NEAR)
+        if text:
+            return f"{name}: {text}"
+    return ""
+
+
+def _compared(found: np.ndarray, wanted: np.ndarray, near: tuple[float, float]) -> str:
+    if found.shape != wanted.shape:
+        return f"shape {found.shape}, TensorFlow has {wanted.shape}"
+    if found.dtype != wanted.dtype:
+        return f"type {found.dtype}, TensorFlow has {wanted.dtype}"
+    wrong = ~np.isclose(found, wanted, *near, equal_nan=True)
+    if not wrong.any():
+        return ""
+    places = np.flatnonzero(wrong)[:3]
+    return f"{found.flat[places]}, TensorFlow has {wanted.flat[places]} at {places}"
