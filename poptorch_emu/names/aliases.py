@@ -36,6 +36,7 @@ MODULES = {
     "poptorch._utils": f"{PACKAGE}.executor.args_parser",
     "poptorch.poptorch_core": f"{PACKAGE}.names.native_core",
     "tensorflow.python.ipu": f"{PACKAGE}.keras.ipu",
+    "tensorflow.python.keras.datasets": "keras.datasets",
     "tensorflow.python.ipu.horovod": f"{PACKAGE}.keras.ipu.distributed",
     "tensorflow.keras.ipu.layers": _ADDED_LAYERS,
     "tensorflow.keras.ipu.optimizers": f"{PACKAGE}.keras.ipu.optimizers",

@@ -114,3 +114,24 @@ def test_call_when_it_runs_other_layers_in_training_then_is_refused() -> None:
         model.compile("sgd", models.cross_entropy())
         with pytest.raises(Error, match="runs other layers if training is True"):
             model.fit(x, labels, batch_size=4, verbose=0)
+
+
+def test_entries_then_count_the_calls_in_call() -> None:
+    class Twice(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.relu = layers.Dense(4), layers.ReLU()
+
+        def call(self, x):
+            return self.relu(self.dense(self.relu(x)))
+
+    models.use_ipus(2)
+    with models.scope(True):
+        model = Twice()
+        model.build((2, 4))
+    entries = model.get_pipeline_stage_assignment()
+    assert [entry.node_index for entry in entries] == [0, 0, 1]
+    for entry, stage in zip(entries, [0, 0, 1], strict=True):
+        entry.pipeline_stage = stage
+    model.set_pipeline_stage_assignment(entries)
+    assert [each.pipeline_stage for each in model.get_pipeline_stage_assignment()] == [0, 0, 1]

@@ -41,12 +41,18 @@ from tensorflow.python.ipu.optimizers import CrossReplicaOptimizer
 from keras.ipu.optimizers import GradientAccumulationOptimizer
 from tensorflow.keras.ipu.layers import Embedding as OfKeras
 import popdist.tensorflow
+from tensorflow.python.keras.datasets import mnist
+import tensorflow.python.keras.datasets.cifar10 as cifar10
 from poptorch_emu.keras import ipu as ours
 
 assert OfKeras is Embedding is keras.ipu.layers.Embedding
 assert OfHorovod is PopDistStrategy is ipu.distributed.popdist_strategy.PopDistStrategy
 assert GradientAccumulationOptimizer is tf.keras.ipu.optimizers.GradientAccumulationOptimizer
 assert added.LAMBIpuOptimizer and CrossReplicaOptimizer is ipu.optimizers.CrossReplicaOptimizer
+assert mnist is keras.datasets.mnist and cifar10 is keras.datasets.cifar10
+ipu.horovod.init()
+assert (ipu.horovod.rank(), ipu.horovod.size()) == (0, 1)
+assert ipu.custom_ops is ipu.ops.custom_ops
 assert ipu is ours
 assert tf.keras.losses.mean_squared_error is keras.losses.mean_squared_error
 assert tf.losses.kl_divergence and tf.keras.metrics.mean_absolute_error

@@ -51,9 +51,8 @@ def register(package: str) -> None:
         module.__spec__ = ModuleSpec(name, None)
         sys.modules[name] = module
         parent, _, last = path.rpartition(".")
-        owner = sys.modules.get(f"{package}.{parent}" if parent else package)
-        if owner is not None:
-            setattr(owner, last, module)
+        for owner in {package, f"{package}.{parent}" if parent else package} & sys.modules.keys():
+            setattr(sys.modules[owner], last, module)  # Modules of ipu.ops are ipu's, too.
 
 
 class _RefusedModule(ModuleType):

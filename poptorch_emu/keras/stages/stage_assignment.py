@@ -151,8 +151,12 @@ def _entry(contents: Contents, call: Call, stages: Stages) -> Any:
     assert not isinstance(stages, tuple), "a layer has one stage"
     if by_layers:
         return SequentialLayerPipelineStageAssignment(call.layer, stages)
-    kind = _FunctionalLayer if contents.call_graph is None else ModelLayerPipelineStageAssignment
-    return kind(call.layer, call.layer._inbound_nodes.index(call.node), stages)
+    if contents.call_graph is None:
+        return _FunctionalLayer(call.layer, call.layer._inbound_nodes.index(call.node), stages)
+    nodes = [each.node for each in contents.calls if each.layer is call.layer]
+    entry = ModelLayerPipelineStageAssignment(call.layer, nodes.index(call.node), stages)
+    entry._node = call.node
+    return entry
 
 
 def assign(model: Any, assignments: Sequence[Any]) -> None:

@@ -40,7 +40,17 @@ class FunctionalLayerPipelineStageAssignment:
 
 
 class ModelLayerPipelineStageAssignment(FunctionalLayerPipelineStageAssignment):
-    """One call of a layer in the `call` of a user's own model class, and its stage (exact)."""
+    """One call of a layer in the `call` of a user's own model class, and its stage (exact).
+
+    The index counts the calls in `call`. Keras itself has called the layers before, to build them.
+    """
+
+    _node: Any = None
+
+    @property
+    def node(self) -> Any:
+        """The node of Keras's graph (exact)."""
+        return super().node if self._node is None else self._node
 
 
 class SequentialLayerPipelineStageAssignment:
