@@ -4,7 +4,7 @@
 #   make test TORCH=2.14.1  does so with another PyTorch, in an environment of its own
 #   make wheel TORCH="2.13.0 2.14.1"  builds one wheel for those versions of PyTorch
 #   make test-ops  asks PyTorch's operator databases, all of them
-#   make test-tensorflow  compares raw operators and Keras's classes with TensorFlow, all of them
+#   make test-tensorflow  compares operators, functions, loops and Keras's classes with TensorFlow, all of them
 #   make test-wheel  builds a wheel from the sdist, installs it in an empty environment and runs it
 #   make test-browser  draws the page of a report in a real browser, which must be installed
 #   make fuzz SECONDS=600  trains random models beside the plain loop, changes files, kills processes
@@ -61,6 +61,8 @@ test-ops: $(VENV)/.built $(VENV)/.has-test
 test-tensorflow: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops
 	PYTHONPATH=tests $(BIN)/python -W ignore -m keras_samples
+	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops.names
+	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_loops
 
 # One wheel, made from the sdist, with an engine for each version of TORCH.
 wheel:

@@ -11,7 +11,7 @@ keras = pytest.importorskip("keras")
 from support import keras_models as models  # noqa: E402
 from support import tensorflow_programs as programs  # noqa: E402
 
-from poptorch_emu import Error  # noqa: E402
+from poptorch_emu.keras import ipu  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: IPUStrategy.run", fidelity="exact")
 
@@ -43,23 +43,44 @@ def test_integers_when_the_host_changes_them_then_the_next_run_has_the_new_ones(
         np.testing.assert_array_equal(strategy.run(loop, args=[x])[0].numpy(), 3 * x)
 
 
-def test_integers_when_the_device_cannot_hold_them_then_the_way_out_is_said() -> None:
+def test_integers_when_the_device_assigns_them_then_are_exact() -> None:
     strategy = programs.strategy()
     with strategy.scope():
-        counter, large = fixed(0, "int32"), tf.Variable(2**24 - 2)
-        with pytest.raises(Error, match="type int32, which is not brought back. Give it the type"):
-            strategy.run(lambda: counter.assign_add(1))
-        assert counter.numpy() == 0
+        counter, flag = fixed(0, "int32"), fixed(True, "bool")
+        large = tf.Variable(np.array([2**24 - 2, -(2**30)]), dtype=tf.int64)
+
+        def count():
+            for _ in range(3):
+                counter.assign_add(2)
+                large.assign_add([1, -(2**24) - 1])
+                flag.assign(keras.ops.logical_not(flag))
+                seen.enqueue((keras.ops.convert_to_tensor(counter), large))
+
+        seen = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        for _ in range(2):
+            strategy.run(count)
+    assert (int(counter.value), bool(flag.value)) == (12, True)
+    np.testing.assert_array_equal(large, [2**24 + 4, -(2**30) - 6 * 2**24 - 6])
+    counts, values = seen.dequeue()
+    np.testing.assert_array_equal(counts, range(2, 13, 2))
+    np.testing.assert_array_equal(values[-1], large)
+
+
+def test_integers_when_longer_than_32_bits_then_are_refused() -> None:
+    strategy = programs.strategy()
+    with strategy.scope():
+        large = tf.Variable(2**31 - 2, dtype=tf.int64)
 
         def count():
             large.assign_add(1)
 
         strategy.run(count)
-        assert large.numpy() == 2**24 - 1
-        for _ in range(2):
-            with pytest.raises(Error, match="must be below 16777216 .* as an argument"):
-                strategy.run(count)
-        assert large.numpy() == 2**24 - 1
+        with pytest.raises(OverflowError, match="have 32 bits, but here is one from 2147483648"):
+            strategy.run(count)
+        assert large.numpy() == 2**31 - 1
+        large.assign(2**40)
+        with pytest.raises(OverflowError, match="1099511627776"):
+            strategy.run(count)
 
 
 def test_iterations_of_an_optimizer_then_are_those_so_far() -> None:

@@ -167,9 +167,48 @@ def test_weights_when_read_after_their_update_then_are_the_new_ones() -> None:
     assert (int(optimizer.iterations), int(second.iterations)) == (1, 1)
 
 
-def test_integers_when_longer_than_32_bits_then_are_refused() -> None:
-    strategy = programs.strategy()
+# Each goes beyond 32 bits from integers that fit.
+LONG = {
+    "product": lambda x: x * x,
+    "sum": lambda x: tf.reduce_sum(x * tf.constant([1, 2**20], tf.int64)),
+    "cumulative sum": lambda x: tf.cumsum(x + (2**31 - 2**20)),
+    "difference": lambda x: -(2**31) - x,
+    "cast": lambda x: tf.cast(tf.cast(x, tf.float32) * 1e6, tf.int64),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_result_when_longer_than_32_bits_then_is_refused_with_the_number(name: str) -> None:
+    given = np.array([3, 2**20])
+    wanted = np.ravel(LONG[name](tf.constant(given)))
+    wrong = next(x for x in wanted if not -(2**31) <= x < 2**31)
+    with pytest.raises(OverflowError, match=f"result of the type int64 is {wrong}"):
+        programs.strategy().run(LONG[name], args=[given])
+
+
+def test_argument_when_longer_than_32_bits_then_is_refused() -> None:
     with pytest.raises(OverflowError, match="have 32 bits, but here is one from 5 to 8589934592"):
-        strategy.run(lambda x: x + 1, args=[np.array([2**33, 5])])
-    with pytest.raises(Error, match="Mul of int64"):
-        strategy.run(lambda x: x * x, args=[np.array([2**20])])
+        programs.strategy().run(lambda x: x + 1, args=[np.array([2**33, 5])])
+
+
+def test_integers_when_long_only_inside_then_are_those_of_tensorflow() -> None:
+    def checksum(x):
+        return (x * 2**20 + x * x * 7919) % 10007, tf.cast(x * x, tf.int32), x // 3
+
+    x, queue = np.array([5, -(2**20), 2**31 - 1]), ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def loop(x):
+        total = x
+        for _ in tf.range(3):
+            total = (total * total + 2**24 + 1) % (2**31 - 1)
+            queue.enqueue(total)
+        return checksum(total)
+
+    found = programs.strategy().run(loop, args=[x])
+    sums = [x]
+    for _ in range(3):
+        sums.append((sums[-1] * sums[-1] + 2**24 + 1) % (2**31 - 1))
+    np.testing.assert_array_equal(queue.dequeue(), sums[1:])
+    for one, other in zip(found, checksum(tf.constant(sums[-1])), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)

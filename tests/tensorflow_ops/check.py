@@ -38,13 +38,13 @@ def difference(sample: Sample) -> str:
     except Exception as error:
         return f"{sample}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
     for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        text = _compared(one, other)
+        text = compared(one, other)
         if text:
             return f"{sample} output {number}: {text}"
     return _difference_of_gradients(sample)
 
 
-def _compared(found: torch.Tensor, wanted: Any) -> str:
+def compared(found: torch.Tensor, wanted: Any) -> str:
     kind = str(found.dtype).removeprefix("torch.")
     if kind != wanted.dtype.name:
         return f"type {kind}, TensorFlow has {wanted.dtype.name}"
@@ -88,7 +88,7 @@ def _difference_of_gradients(sample: Sample) -> str:
         other = tf.zeros_like(one.numpy()) if other is None else tf.convert_to_tensor(other)
         if one.shape == other.shape:  # Without a gradient in TensorFlow: any is as good.
             other = tf.where(tf.math.is_nan(other), one.numpy(), other)
-        text = _compared(one, other)
+        text = compared(one, other)
         if text:
             return f"{sample} gradient {number}: {text}"
     return ""

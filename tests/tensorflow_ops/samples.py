@@ -15,6 +15,7 @@ INTEGERS = (np.int32, np.int64, np.int8, np.uint8, np.int16)
 NUMBERS = (*FLOATS, *INTEGERS)
 _SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 30.0]
 _SPECIAL_INTEGERS = [0, 1, 2, 3, 5, 7, 100]
+_LONG = [2**31, -(2**31) - 1, 2**40 + 7]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def special(dtype: Any, *, reverse: bool = False) -> np.ndarray:
     else:
         signs = (1,) if np.issubdtype(dtype, np.unsignedinteger) else (1, -1)
         found = np.array([sign * each for sign in signs for each in _SPECIAL_INTEGERS], dtype)
+        if dtype is np.int64:
+            found = np.append(found, _LONG)
     return found[::-1].copy() if reverse else found
 
 

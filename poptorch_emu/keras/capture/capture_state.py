@@ -107,6 +107,8 @@ class Capture(ABC):
         outermost: record of the code outside of all loops.
         num_acts: number of reads, sends and updates.
         origins: (gradient, target, source) of each gradient that a tape returned, by its id.
+        tapes: records of the tapes that are open.
+        former_values: tensors that were read from a variable before it was assigned, by its id.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -121,6 +123,8 @@ class Capture(ABC):
         self._num_loops = 0
         self.num_acts = 0
         self.origins: dict[int, tuple[Any, Any, Any]] = {}
+        self.tapes: list[Any] = []
+        self.former_values: dict[int, list[Any]] = {}
 
     @abstractmethod
     def element(self, infeed: Any) -> Any:
@@ -136,8 +140,11 @@ class Capture(ABC):
 
     def run_loop(self, values: Sequence[Any]) -> Iterator[Any]:
         """Yields the values of the variable of a loop that begins."""
-        self._num_loops += 1
-        return self.passes(self._num_loops - 1, values)
+        ordinal = self._num_loops
+        for value in self.passes(ordinal, values):
+            self._num_loops = ordinal + 1  # Loops inside have the same ordinals in each pass.
+            yield value
+        self._num_loops = max(self._num_loops, ordinal + 1)
 
     def note_read(self, variable: Any) -> None:
         """Records that a variable of Keras is read."""

@@ -21,6 +21,7 @@ from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import SendingCapture
 from poptorch_emu.keras.capture.captured_update import CapturedUpdate
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device
+from poptorch_emu.keras.capture.integers import with_upper_words, without_upper_words
 from poptorch_emu.keras.capture.variable_scopes import ReadingScope, StoringScope
 from poptorch_emu.keras.stages.stage_plan import StagePlan
 from poptorch_emu.keras.stages.staged_run import call_by_stages
@@ -102,7 +103,7 @@ class CapturedModel(torch.nn.Module):
             self._seen["assigns"] = scope.has_stored
             outputs = tuple(keras.tree.flatten(y_pred))
             if self._use is Use.PREDICT:
-                return (*outputs, *self._sent(sending))
+                return self._checked((*outputs, *self._sent(sending)))
             loss = model._compute_loss(
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=is_training
             )
@@ -115,7 +116,15 @@ class CapturedModel(torch.nn.Module):
                 self._seen["assigns"] = True
             elif is_training:
                 identity_loss(loss * self._loss_factor, "none")
-        return outputs
+        return self._checked(outputs)
+
+    def _checked(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        self._seen["are_long"] = [each.dtype is torch.int64 for each in outputs]
+        return tuple(with_upper_words(outputs))
+
+    def checked_results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the results of a run, after a check that integers fit 32 bits."""
+        return without_upper_words(results, self._seen["are_long"])
 
     def _scope(self, device: torch.device) -> StoringScope:
         """Returns a scope that gives variables the tracer's values."""

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import torch
 
-from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.tensorflow_variables import counterpart
 from poptorch_emu.keras.capture.updates_in_program import (
     run_formula,
     summed,
@@ -54,7 +54,7 @@ class CapturedUpdate:
             for each in (self.trained if self.accumulation > 1 else ())
         ]
         floating = [each for each in own if "float" in str(each.dtype)]
-        self.variables = [*floating, *map(keras_counterpart, self.counts), *self._sums]
+        self.variables = [*floating, *map(counterpart, self.counts), *self._sums]
 
     def positions(self, steps: int) -> list[torch.Tensor]:
         """Returns a further input for `steps` micro-batches: the position of each in its update."""

@@ -19,23 +19,6 @@ def tensorflow() -> Any:
     return sys.modules.get("tensorflow")
 
 
-def check_integers(array: Any) -> None:
-    """Checks that the integers of an array fit the device.
-
-    Raises:
-        OverflowError: an integer needs more than 32 bits.
-    """
-    limits = np.iinfo(np.int32)
-    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or not array.size:
-        return
-    if array.dtype == np.int32 or (array.min() >= limits.min and array.max() <= limits.max):
-        return
-    raise OverflowError(
-        f"Integers on an IPU have 32 bits, but here is one from {array.min()} to {array.max()}. "
-        "Pass smaller ones, or floating-point numbers."
-    )
-
-
 def is_host_tensor(value: Any) -> bool:
     """Returns whether a value is a tensor with elements, of NumPy, PyTorch or TensorFlow."""
     tf = tensorflow()
@@ -66,6 +49,15 @@ def to_host(value: torch.Tensor) -> Any:
         return value
     with outside_of_graphs():
         return tf.constant(value.detach().numpy())
+
+
+def as_result(value: Any) -> Any:
+    """Returns a number of Python as TensorFlow's functions return it; other values unchanged."""
+    tf = tensorflow()
+    if tf is None or not isinstance(value, (bool, int, float, np.ndarray, np.generic)):
+        return value
+    with outside_of_graphs():
+        return tf.constant(value)
 
 
 def _name_of_type(value: Any) -> str:

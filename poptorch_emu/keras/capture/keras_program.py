@@ -8,7 +8,7 @@ from typing import Any
 from poptorch_emu.keras.capture.batches import Batch, joined, tensors_of
 from poptorch_emu.keras.capture.captured_model import CapturedModel, Use
 from poptorch_emu.keras.capture.device_program import DeviceProgram
-from poptorch_emu.keras.capture.tensorflow_variables import begin_run, end_run, keras_counterpart
+from poptorch_emu.keras.capture.tensorflow_variables import begin_run, counterpart, end_run
 from poptorch_emu.keras.optimizers.optimizer_link import KerasOptimizerLink
 from poptorch_emu.options import Options
 
@@ -47,7 +47,7 @@ class KerasProgram(DeviceProgram):
             link = KerasOptimizerLink(optimizer, trained, updates)
         super().__init__(module, module.variables.values(), options, link)
         update = module.update
-        self._counts = [] if update is None else list(map(keras_counterpart, update.counts))
+        self._counts = [] if update is None else list(map(counterpart, update.counts))
         self.use = use
         self.steps = steps
         self.replicas = int(options.replication_factor)
@@ -75,6 +75,7 @@ class KerasProgram(DeviceProgram):
             if self._link is None and self._module.assigns:
                 self.executor.copyWeightsToHost()
             end_run(self._counts)
+        results = self._module.checked_results(results)
         self._module.send(results, self.steps // self.replicas, self.replicas)
         losses = None if self.use is Use.PREDICT else results.pop(0).reshape(-1)
         return whole, losses, self._module.packed_outputs(results) if results else None

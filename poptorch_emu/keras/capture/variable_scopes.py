@@ -9,7 +9,9 @@ import keras
 import torch
 
 from poptorch_emu.errors import compiler_error
-from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.capture_state import current
+from poptorch_emu.keras.capture.integers import as_state, from_state
+from poptorch_emu.keras.capture.tensorflow_variables import counterpart
 
 
 class StoringScope(keras.StatelessScope):  # type: ignore[misc]
@@ -88,9 +90,9 @@ class StoringScope(keras.StatelessScope):  # type: ignore[misc]
 class ReadingScope(StoringScope):
     """Gives variables that no optimiser updates their own gradient, because a tape may ask for it.
 
-    The loss does not depend on these gradients. Integer variables have the values that the host
-    gives them in each run. Assignments are stored at the end of the iteration, so that values read
-    earlier stay unchanged.
+    The loss does not depend on these gradients. Integer variables that are only read have the
+    values that the host gives them in each run. Assignments are stored at the end of the
+    iteration, so that values read earlier stay unchanged.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class ReadingScope(StoringScope):
     ) -> None:
         super().__init__(*args)
         self._given = given  # Values of integers, by the ids of their variables.
-        self._counts = {id(each): keras_counterpart(each) for each in counts}
+        self._counts = {id(each): counterpart(each) for each in counts}
         self._leaves: dict[int, torch.Tensor] = {}
         self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -107,7 +109,8 @@ class ReadingScope(StoringScope):
         if id(variable) in self._given:
             return self._given[id(variable)]
         if id(variable) in self._counts:
-            return self.get_current_value(self._counts[id(variable)]).to(torch.int64)
+            state = self.get_current_value(self._counts[id(variable)])
+            return from_state(state, getattr(torch, variable.dtype))
         stored = super().get_current_value(variable)
         _, value = self._pending.get(id(variable), (None, stored))
         if stored is None or not stored.requires_grad or self.is_trained(variable):
@@ -117,19 +120,9 @@ class ReadingScope(StoringScope):
         return self._leaves[id(variable)]
 
     def add_update(self, update: tuple[Any, torch.Tensor]) -> None:
-        """Stores a new value of a variable.
-
-        Raises:
-            Error: the variable is an integer, which cannot return from the device.
-        """
+        """Stores a new value of a variable."""
         if id(update[0]) in self._counts:
-            update = self._counts[id(update[0])], update[1].float()
-        if id(update[0]) in self._given:
-            raise compiler_error(
-                f"A function on the IPU assigns to variable {update[0].path!r} of the type "
-                f"{update[0].dtype}, which is not brought back. Give it the type float32, or "
-                "return the number, and assign it on the host."
-            )
+            update = self._counts[id(update[0])], as_state(update[1])
         super().add_update(update)
 
     def choose(
@@ -166,4 +159,6 @@ class ReadingScope(StoringScope):
 
     def _store(self, variable: Any, stored: torch.Tensor, value: torch.Tensor) -> None:
         self._pending[id(variable)] = (stored, value)
-        self._leaves.pop(id(variable), None)
+        before, capture = self._leaves.pop(id(variable), None), current()
+        if before is not None and capture is not None:
+            capture.former_values.setdefault(id(variable), []).append(before)

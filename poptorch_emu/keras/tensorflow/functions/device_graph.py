@@ -7,7 +7,8 @@ and axes are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,7 @@ from tensorflow.python.framework import func_graph, ops
 
 from poptorch_emu.keras.capture import capture_state
 from poptorch_emu.keras.capture.host_values import to_torch
+from poptorch_emu.keras.capture.integers import check_integers
 from poptorch_emu.keras.tensorflow.functions import (
     elementwise_operators,
     network_operators,
@@ -28,6 +30,7 @@ from poptorch_emu.keras.tensorflow.functions import (
     stateful_operators,
 )
 from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row, refusal
+from poptorch_emu.torch_versions import FakeTensor
 
 ROWS: dict[str, Row] = {
     **elementwise_operators.ROWS,
@@ -35,8 +38,6 @@ ROWS: dict[str, Row] = {
     **reduction_operators.ROWS,
     **shape_operators.ROWS,
 }
-# Operations whose int64 results may need more than 32 bits although the inputs do not.
-_PRODUCTS = {"Mul", "Square", "Prod", "Cumprod", "SquaredDifference"}
 # Operations that compute nothing, or whose results are set separately.
 _WITHOUT_EFFECT = {"NoOp", "Placeholder", "PlaceholderWithDefault"}
 
@@ -117,15 +118,10 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
         inputs = [self.value_of(each) for each in op.inputs]
         row = stateful_operators.ROWS.get(op.type)
         is_known = not any(isinstance(each, (torch.Tensor, tuple)) for each in inputs)
-        if row is None and is_known and not op.op_def.is_stateful:
+        if row is None and is_known and (op.type == "Assert" or not op.op_def.is_stateful):
             found = _computed_by_host(op, inputs)
         else:
             row = row or ROWS.get(op.type)
-            if op.type in _PRODUCTS and op.outputs[0].dtype == tf.int64:
-                raise refusal(
-                    f"{op.type} of int64",
-                    "Integers on an IPU have 32 bits: cast to int32, or to float32",
-                )
             if self._forbidding and op.type.startswith("Assign"):
                 raise refusal(f"assignment in {self._forbidding}", "Use tf.where")
             if row is None:
@@ -157,6 +153,12 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
         """Stores the value of a symbolic tensor, whose type and shape must agree."""
         if isinstance(value, torch.Tensor):
             name = str(value.dtype).removeprefix("torch.")
+            if name == "float32" and tensor.dtype == tf.float64:
+                raise refusal(
+                    f"{tensor.op.type} of float64",
+                    "IPUs have no float64: convert operands with tf.cast(x, tf.float32). The "
+                    "quotient of two integers has this type, too",
+                )
             assert name == tensor.dtype.name, f"{tensor.op.type}: {name}, not {tensor.dtype.name}"
             assert tensor.shape.is_compatible_with(value.shape), (
                 f"{tensor.op.type}: {tuple(value.shape)}, not {tensor.shape}"
@@ -167,8 +169,10 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
         self._known[tensor.name] = value
 
 
+_OF_PRINT = "tf.print shows values of the host. Send the value to an IPUOutfeedQueue"
 _WAYS_OUT = {
-    "PrintV2": "tf.print shows values of the host. Send the value to an IPUOutfeedQueue",
+    "PrintV2": _OF_PRINT,
+    "StringFormat": _OF_PRINT,
     "Where": "Its result has as many rows as there are elements. Use tf.where with x and y",
     "If": "Use tf.where",
     "StatelessIf": "Use tf.where",
@@ -195,12 +199,26 @@ def device_graph() -> Iterator[DeviceGraph]:
         yield graph
         return
     graph = DeviceGraph()
-    with graph.as_default():
+    with graph.as_default(), tf.variable_creator_scope(functools.partial(_made_on_host, graph)):
         yield graph
+
+
+def _made_on_host(graph: DeviceGraph, make: Callable[..., Any], **given: Any) -> Any:
+    """Creates a variable of TensorFlow on the host, with the elements of its initial value."""
+    value = given.get("initial_value")
+    value = value() if callable(value) else value
+    found = graph.left(value)
+    if isinstance(found, FakeTensor):
+        raise refusal("tf.Variable with an initial value that is computed on the IPU")
+    with tf.init_scope():
+        is_tensor = isinstance(found, torch.Tensor)
+        given["initial_value"] = found.detach().numpy() if is_tensor else found
+        return make(**given)
 
 
 def _on_device(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
+        check_integers(value)
         tensor = to_torch(value) if value.dtype.name != "bfloat16" else _of_bfloat16(value)
         return keras.ops.convert_to_tensor(tensor)
     return value

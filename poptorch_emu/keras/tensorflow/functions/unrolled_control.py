@@ -30,8 +30,14 @@ def install() -> None:
         (gradient_module, "_graph_mode_decorator", _custom_gradient),
     ):
         _replace(module, name, function)
-    for owner, name in ((tf, "gradients"), (tf, "hessians"), (tf.autodiff, "ForwardAccumulator")):
-        _replace(owner, name, _refused(name)) if hasattr(owner, name) else None
+    for owner, name, instead in (
+        (tf, "gradients", "Use tf.GradientTape"),
+        (tf, "hessians", "Use tf.GradientTape"),
+        (tf.autodiff, "ForwardAccumulator", "Use tf.GradientTape"),
+        (tf, "vectorized_map", "Use tf.map_fn, or write the operation for all rows"),
+        (tf, "switch_case", "Use tf.where, or Python's if for numbers of Python"),
+    ):
+        _replace(owner, name, _refused(name, instead)) if hasattr(owner, name) else None
 
 
 def _replace(module: Any, name: str, function: Callable[..., Any]) -> None:
@@ -46,9 +52,9 @@ def _replace(module: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(module, name, call)
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _refused(name: str, instead: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise refusal(name, "Use tf.GradientTape")
+        raise refusal(name, instead)
 
     return refuse
 

@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import keras
+import torch
 
-from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import current
-from poptorch_emu.keras.capture.device_values import is_of_device
+from poptorch_emu.keras.capture.device_values import is_of_device, read_variables
 from poptorch_emu.keras.capture.host_values import tensorflow
 from poptorch_emu.keras.capture.symbolic_values import entered, left
-from poptorch_emu.keras.tensorflow.loops import gradients
+from poptorch_emu.keras.tensorflow.loops import gradients, tapes
 from poptorch_emu.keras.tensorflow.loops.infeed import Infeed, Joined
 from poptorch_emu.trace.pytorch.patches import patched
 
@@ -33,21 +33,15 @@ def captured_calls(function: Callable[..., Any]) -> Iterator[None]:
         stack.enter_context(_own_range(function))
         stack.enter_context(_replaced(keras.optimizers.Optimizer, apply=_apply))
         if tf is not None:
-            tape = tf.GradientTape
-            stack.enter_context(
-                _replaced(
-                    tape,
-                    __enter__=_enter_tape,
-                    __exit__=_leave_tape,
-                    gradient=_gradient,
-                    watch=_watch,
-                    jacobian=_no_jacobian,
-                    batch_jacobian=_no_jacobian,
-                )
-            )
+            stack.enter_context(_replaced(tf.GradientTape, **tapes.replacements()))
             stack.enter_context(_replaced(tf.Tensor, __iter__=_iterate_tensor))
             stack.enter_context(_replaced(tf.data.Dataset, __iter__=_iterate_dataset))
         yield
+
+
+def recording() -> torch.set_grad_enabled:
+    """Returns a context in which PyTorch records operations only for TensorFlow's tapes."""
+    return torch.set_grad_enabled(tensorflow() is None)
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,43 +171,4 @@ def _iterate_dataset(capture: Any, original: Any, dataset: Any) -> Any:
 def _apply(
     capture: Any, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
 ) -> None:
-    gradients.apply(capture, optimizer, left(list(grads)), trainable_variables)
-
-
-def _enter_tape(capture: Any, original: Any, tape: Any) -> Any:
-    return tape
-
-
-def _leave_tape(capture: Any, original: Any, tape: Any, *error: Any) -> None:
-    return None
-
-
-def _gradient(
-    capture: Any,
-    original: Any,
-    tape: Any,
-    target: Any,
-    sources: Any,
-    output_gradients: Any = None,
-    unconnected_gradients: Any = "none",
-) -> Any:
-    kind = getattr(unconnected_gradients, "value", unconnected_gradients)
-    found = gradients.gradient(
-        capture,
-        left(target),
-        left(sources),
-        left(output_gradients),
-        gives_zeros=kind == "zero",
-    )
-    return entered(found)
-
-
-def _watch(capture: Any, original: Any, tape: Any, tensor: Any) -> None:
-    gradients.watch(left(tensor))
-
-
-def _no_jacobian(capture: Any, original: Any, *args: Any, **kwargs: Any) -> None:
-    raise compiler_error(
-        "GradientTape.jacobian is not captured. Take gradients of the single elements with "
-        "GradientTape(persistent=True)."
-    )
+    gradients.apply(capture, optimizer, read_variables(list(grads)), trainable_variables)

@@ -7,7 +7,7 @@ variable holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,17 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
-from poptorch_emu.keras.capture.device_values import read_variables
+from poptorch_emu.keras.capture.device_values import all_on_device, read_variables
+from poptorch_emu.keras.capture.integers import check_integers
 from poptorch_emu.keras.capture.observed_variables import ObservedVariables, observed
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph, left
 from poptorch_emu.keras.capture.updates_in_program import apply, has_counterpart
-from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
-from poptorch_emu.keras.tensorflow.loops.loop_variables import frame_of_loop, local_variables
+from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls, recording
+from poptorch_emu.keras.tensorflow.loops.loop_variables import (
+    frame_of_loop,
+    local_variables,
+    set_local_variables,
+)
 from poptorch_emu.keras.tensorflow.loops.pass_tracker import PassTracker
 from poptorch_emu.torch_versions import disable_current_modes
 from poptorch_emu.troubleshooting import Topic
@@ -36,6 +41,10 @@ _UNEVEN = (
     "Each iteration of a loop on the IPU does the same, but here next(), enqueue() or the update "
     f"of an optimizer is reached in some iterations only. Do it in each; {Topic.UNEVEN_LOOP}"
 )
+
+
+# An inner loop is unrolled if the code around it reads, sends or updates, or if it hands on values.
+_MOST_UNROLLED = 32
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Discovered:
     def handed_on(self) -> list[torch.Tensor]:
         """Values that one iteration hands on to the next."""
         forms = [form for loop in self.loops for _, form in loop.carried.values()]
-        return [torch.as_tensor(leaf) for leaf in keras.tree.flatten(forms)]
+        return keras.tree.flatten(forms)  # type: ignore[no-any-return]
 
     @property
     def iterations(self) -> int:
@@ -86,29 +95,63 @@ def discover(
         Error: a device cannot run the function.
         ValueError: a queue is sent two values.
     """
-    discovery = _Discovery(replicas)
+    unrolled: set[int] = set()
+    while True:
+        try:
+            return _discovered(function, args, kwargs, _Discovery(replicas, unrolled))
+        except _InnerLoopError as fault:
+            if len(fault.loop.values) > _MOST_UNROLLED:
+                raise compiler_error(fault.text) from None
+            unrolled.add(fault.loop.ordinal)
+
+
+def _discovered(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    discovery: _Discovery,
+) -> Discovered:
     with (
         discovery.active(),
         captured_calls(function),
         observed() as variables,
         torch.random.fork_rng(devices=[]),
         keras.device("cpu"),
+        recording(),
         in_graph(),
         discovery.tracker,
     ):
         result = read_variables(function(*entered(args), **entered(kwargs)))
         discovery.end(result)
         loops, body = body_of(discovery.outermost)
-        body.is_in_program = discovery.is_in_program or not all(map(has_counterpart, body.updates))
+        body.is_in_program = (
+            discovery.is_in_program
+            or not all(map(has_counterpart, body.updates))
+            or any(_is_changed(each.optimizer, variables.assigned) for each in body.updates)
+        )
         if body.is_in_program:
             for update in body.updates:
                 apply(update, 1)
     return Discovered(loops, body, result, variables, frozenset(discovery.used_counters()))
 
 
+def _is_changed(optimizer: Any, assigned: Mapping[int, Any]) -> bool:
+    """Returns whether the program itself assigns to a variable of an optimiser."""
+    return any(id(each) in assigned for each in optimizer.variables)
+
+
+class _InnerLoopError(Exception):
+    """An inner loop that cannot be a loop of the device, and the error if it is too long."""
+
+    def __init__(self, loop: DeviceLoop, text: str) -> None:
+        super().__init__(text)
+        self.loop, self.text = loop, text
+
+
 class _Discovery(Capture):
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, unrolled: Set[int]) -> None:
         super().__init__(replicas)
+        self._unrolled = unrolled  # Ordinals of loops whose iterations are a part of the code.
         self.tracker = PassTracker(lambda: self._innermost)
         self._num_read: dict[int, int] = {}
         self._counters: dict[int, tuple[torch.Tensor, int]] = {}
@@ -137,10 +180,15 @@ class _Discovery(Capture):
 
     def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
         """Yields all values to an ordinary loop, and the first two to a loop of the device."""
+        if ordinal in self._unrolled:
+            yield from values
+            return
         seen: list[tuple[Pass, dict[str, Any]]] = []
         before: dict[str, Any] = {}
         for number, value in enumerate(values):
             before = before or local_variables(frame_of_loop())
+            standing_in = self._standing_in(before, seen[0][1]) if seen else {}
+            set_local_variables(frame_of_loop(), standing_in)
             self._num_read.clear()
             self._updated.clear()
             with self.one_pass() as opened:
@@ -163,7 +211,7 @@ class _Discovery(Capture):
         if seen:
             loop = DeviceLoop(ordinal, values, seen[-1][0])
             if len(seen) == 2:
-                self._compare(loop, before, *seen)
+                self._compare(loop, before, standing_in, *seen)
             self._innermost.enter(loop)
 
     def end(self, result: Any) -> None:
@@ -174,23 +222,26 @@ class _Discovery(Capture):
                 "A loop on the IPU is left by break, but it always runs all iterations of its "
                 "range. Loop over a smaller range."
             )
-        carried = {
-            id(leaf)
-            for loop in body_of(self.outermost)[0]
-            for _, middle in loop.carried.values()
-            for leaf in keras.tree.flatten(middle)
-        }
-        if self.tracker.crossing.keys() - carried:
+        if self.tracker.crossing:
             raise compiler_error(_CARRIED)
 
     def used_counters(self) -> set[int]:
         """Returns the ordinals of the loops whose variable is used."""
         return {ordinal for key, (_, ordinal) in self._counters.items() if key in self.tracker.used}
 
+    def _standing_in(self, before: Mapping[str, Any], middle: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns tensors for variables that the first pass has changed, to see their uses."""
+        return {
+            name: keras.tree.pack_sequence_as(middle[name], list(map(_copy, _leaves(middle[name]))))
+            for name in before.keys() & middle.keys()
+            if _may_be_handed_on(before[name], middle[name])
+        }
+
     def _compare(
         self,
         loop: DeviceLoop,
         before: Mapping[str, Any],
+        standing_in: Mapping[str, Any],
         first: tuple[Pass, Mapping[str, Any]],
         second: tuple[Pass, Mapping[str, Any]],
     ) -> None:
@@ -198,10 +249,11 @@ class _Discovery(Capture):
         (one, middle), (other, after) = first, second
         if _acts_of(one) != _acts_of(other):
             raise compiler_error(_UNEVEN)
-        for name in before.keys() & middle.keys() & after.keys():
-            values = before[name], middle[name], after[name]
-            if self._is_handed_on(one, *values):
-                loop.carried[name] = (before[name], middle[name])
+        kept = {id(leaf) for value in after.values() for leaf in _leaves(value)}
+        for name, copies in standing_in.items():
+            ids = set(map(id, _leaves(copies)))
+            if name in after and (ids & self.tracker.used.keys() or ids & kept):
+                loop.carried[name] = (before[name], copies)
         for name in (middle.keys() & after.keys()) - loop.carried.keys():
             pair = middle[name], after[name]
             if all(type(each) in _OF_PYTHON for each in pair) and pair[0] != pair[1]:
@@ -211,22 +263,6 @@ class _Discovery(Capture):
                     "program. Set it before the loop, so that it is handed on, or loop over a "
                     "range or a data set that has these values."
                 )
-
-    def _is_handed_on(self, first: Pass, before: Any, middle: Any, after: Any) -> bool:
-        """Returns whether a variable has another value of the same form after each pass."""
-        if middle is before:
-            return False
-        leaves = [keras.tree.flatten(each) for each in (before, middle, after)]
-        if len(leaves[0]) != len(leaves[1]) or len(leaves[1]) != len(leaves[2]):
-            return False
-        if not all(_is_number(each) for each in (*leaves[0], *leaves[1])):
-            return False
-        return any(
-            self.tracker.maker_of(each) is first
-            if isinstance(each, torch.Tensor)
-            else isinstance(other, torch.Tensor) or not np.array_equal(each, other)
-            for each, other in zip(leaves[1], leaves[0], strict=True)
-        )
 
     def _counter(self, ordinal: int, value: Any) -> torch.Tensor:
         """Returns a tensor that stands for the variable of a loop."""
@@ -242,6 +278,37 @@ class _Discovery(Capture):
 
 
 _OF_PYTHON = (bool, int, float, str)
+
+
+def _leaves(value: Any) -> list[Any]:
+    is_nested = isinstance(value, (list, tuple, dict))
+    return keras.tree.flatten(value) if is_nested else [value]
+
+
+def _may_be_handed_on(before: Any, middle: Any) -> bool:
+    """Returns whether a variable has another value of the same form after the first pass."""
+    one, other = _leaves(before), _leaves(middle)
+    return (
+        middle is not before
+        and len(one) == len(other)
+        and all(map(_is_number, (*one, *other)))
+        and any(x is not y for x, y in zip(one, other, strict=True))
+        and all(_fits(x, y) for x, y in zip(one, other, strict=True))
+    )
+
+
+def _fits(before: Any, middle: Any) -> bool:
+    """Returns whether a value has the shape of the next one, or is a number of Python."""
+    is_of_python = isinstance(before, (int, float))
+    return is_of_python or np.shape(before) == np.shape(middle)
+
+
+def _copy(value: Any) -> torch.Tensor:
+    """Returns a tensor of the device with the elements of a number, array or tensor."""
+    with disable_current_modes():
+        found: torch.Tensor = all_on_device(value)
+        found = found.detach().clone()
+    return as_counter(found) if isinstance(value, (int, float)) else found
 
 
 def _is_number(value: Any) -> bool:
@@ -260,17 +327,19 @@ def body_of(outermost: Pass) -> tuple[tuple[DeviceLoop, ...], Pass]:
     loops, body = [], outermost
     while body.loop is not None:
         if body.acts:
-            raise compiler_error(
+            raise _InnerLoopError(
+                body.loop,
                 "This function calls next(), enqueue() or an optimizer outside of its loop on the "
                 "IPU, too, but they can only be called in each iteration. Move these calls into "
-                "the loop."
+                "the loop.",
             )
         loops.append(body.loop)
         body = body.loop.body
     if len(loops) > 1 and any(loop.carried for loop in loops):
-        raise compiler_error(
+        raise _InnerLoopError(
+            loops[-1],
             "Nested loops on the IPU cannot hand on values from one iteration to the next. Write "
-            "one loop."
+            "one loop.",
         )
     return tuple(loops), body
 
@@ -284,6 +353,7 @@ def loop_values(values: Sequence[Any]) -> torch.Tensor:
         plain = [left(value) for value in values]
         found = torch.as_tensor(np.array(plain))
         has_type = any(hasattr(each, "__array__") for each in plain)
+    check_integers(found)
     if has_type and not found.is_floating_point():
         return found
     return found.float() if found.is_floating_point() else found.int()

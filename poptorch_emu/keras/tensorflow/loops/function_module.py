@@ -14,10 +14,11 @@ import torch
 
 from poptorch_emu.keras.capture.captured_model import device_random_numbers, named_variables
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device, read_variables
+from poptorch_emu.keras.capture.integers import as_state, with_upper_words
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph
-from poptorch_emu.keras.capture.tensorflow_variables import keras_counterpart
+from poptorch_emu.keras.capture.tensorflow_variables import counterpart
 from poptorch_emu.keras.capture.variable_scopes import ReadingScope
-from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls
+from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls, recording
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered
 from poptorch_emu.keras.tensorflow.loops.iteration import Iteration
 from poptorch_emu.ops import identity_loss
@@ -34,7 +35,8 @@ class CapturedFunction(torch.nn.Module):
     Attributes:
         variables: variables of Keras, by the names of the parameters.
         trained: variables that an optimiser updates.
-        integers: further variables, whose values are inputs of each run.
+        integers: integer variables that are only read; their values are inputs of each run.
+        counts: integer variables that are assigned.
         discovered: result of the function's first run.
         forms: structure of the result and of the values sent, without elements.
     """
@@ -65,15 +67,12 @@ class CapturedFunction(torch.nn.Module):
         update = discovered.body.update
         trained = {} if update is None else {id(each): each for each in update.variables}
         used = {id(each): each for each in discovered.variables.used if not _is_seed(each)}
-        self.counts = [each.optimizer.iterations for each in discovered.body.updates]
-        self.counts = list({id(each): each for each in self.counts}.values())
-        if not discovered.body.is_in_program:
-            self.counts.clear()
+        assigned = discovered.variables.assigned
+        self.counts = [x for x in used.values() if not _is_floating(x) and id(x) in assigned]
         for each in self.counts:
-            used.pop(id(each), None)
-            standing_in = keras_counterpart(each)
+            del used[id(each)]
+            standing_in = counterpart(each)
             used[id(standing_in)] = standing_in
-        # A device can only hold states that are floating-point numbers.
         self.integers = [each for each in used.values() if not _is_floating(each)]
         for each in self.integers:
             del used[id(each)]
@@ -83,8 +82,7 @@ class CapturedFunction(torch.nn.Module):
             self.register_parameter(name, variable.value)
         self._states: list[str] = []
         for number, leaf in enumerate(discovered.handed_on):
-            kind = leaf.dtype if leaf.is_floating_point() else torch.float32
-            state = torch.nn.Parameter(torch.zeros(leaf.shape, dtype=kind), requires_grad=False)
+            state = torch.nn.Parameter(as_state(torch.zeros_like(leaf)), requires_grad=False)
             self._states.append(f"handed_on_{number}")
             self.register_parameter(self._states[-1], state)
 
@@ -111,7 +109,7 @@ class CapturedFunction(torch.nn.Module):
                 given, self.counts, self.variables, values, device, (), self.trained.values()
             ) as scope,
             device_random_numbers(),
-            torch.enable_grad(),
+            recording(),
             in_graph(),
         ):
             result = read_variables(function(*entered(args), **entered(kwargs)))
@@ -132,7 +130,7 @@ class CapturedFunction(torch.nn.Module):
         if body.update is not None:
             identity_loss(body.update.loss * self._loss_factor, "none")
             outputs.insert(0, body.update.loss)
-        return outputs or [torch.zeros((), device=device)]
+        return with_upper_words(outputs or [torch.zeros((), device=device)])
 
 
 def _is_floating(variable: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from poptorch_emu.keras.capture.device_program import DeviceProgram
-from poptorch_emu.keras.capture.tensorflow_variables import begin_run, end_run, keras_counterpart
+from poptorch_emu.keras.capture.tensorflow_variables import begin_run, counterpart, end_run
 from poptorch_emu.keras.optimizers.optimizer_link import KerasOptimizerLink
 from poptorch_emu.keras.optimizers.wrapped_optimizers import merged
 from poptorch_emu.keras.settings.run_settings import ModelSettings, SystemSettings, executor_options
@@ -171,7 +171,7 @@ class FunctionProgram(DeviceProgram):
         assigned = self._discovered.variables.assigned
         if self._link is None and assigned:
             self.executor.copyWeightsToHost()
-        counts = {id(keras_counterpart(each)) for each in self._module.counts}
+        counts = {id(counterpart(each)) for each in self._module.counts}
         end_run([each for each in self._of_tensorflow if id(each) in assigned.keys() | counts])
 
     def _read_on(

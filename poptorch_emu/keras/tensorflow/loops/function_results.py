@@ -10,7 +10,8 @@ import torch
 
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.device_values import is_of_device
-from poptorch_emu.keras.capture.host_values import to_host
+from poptorch_emu.keras.capture.host_values import as_result, to_host
+from poptorch_emu.keras.capture.integers import without_upper_words
 from poptorch_emu.keras.tensorflow.loops.function_module import CapturedFunction
 
 
@@ -29,6 +30,9 @@ class FunctionResults:
         self._result, sent = module.forms
         self._queues = [(queue, form) for (queue, _), form in zip(body.sent, sent, strict=True)]
         self._has_loss = body.update is not None
+        leaves = filter(is_of_device, keras.tree.flatten(module.forms))
+        are_long = [leaf.dtype is torch.int64 for leaf in leaves]
+        self._are_long = [False] * self._has_loss + are_long or [False]
         self._replicas = replicas
         self._accumulation = accumulation
         self._last: list[torch.Tensor] = []
@@ -37,7 +41,7 @@ class FunctionResults:
 
     def take(self, num_results: int, outputs: Sequence[torch.Tensor]) -> None:
         """Passes the values in some results of the device to the queues."""
-        remaining = iter(outputs)
+        remaining = iter(without_upper_words(outputs, self._are_long))
         count = num_results * self._accumulation
         if self._has_loss:
             next(remaining)
@@ -48,7 +52,7 @@ class FunctionResults:
     def returned(self) -> Any:
         """Returns the result of one replica's last iteration."""
         values = [to_host(each[0]) for each in self._last]
-        return with_leaves(self._result, values, is_of_device)
+        return keras.tree.map_structure(as_result, with_leaves(self._result, values, is_of_device))
 
     def _leaves(self, count: int, form: Any, outputs: Iterator[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the next outputs, with axes (iteration, replica, ...)."""

@@ -9,7 +9,8 @@ import keras
 import torch
 
 from poptorch_emu.executor.executor import PoplarExecutor
-from poptorch_emu.keras.capture.host_values import check_integers, is_host_tensor, to_torch
+from poptorch_emu.keras.capture.host_values import is_host_tensor, to_torch
+from poptorch_emu.keras.capture.integers import check_integers
 from poptorch_emu.keras.optimizers.wrapped_optimizers import factor_of_loss
 from poptorch_emu.keras.settings.run_settings import SystemSettings, num_replicas
 from poptorch_emu.keras.tensorflow.loops.captured_calls import plain_function
@@ -59,7 +60,7 @@ class FunctionRunner:
         if program is None:
             program = self._programs[key] = self._made(function, arguments, system)
         self._last = program
-        return program.run([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        return program.run([leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
     def _made(
         self, function: Callable[..., Any], arguments: Any, system: SystemSettings
@@ -83,7 +84,7 @@ def _for_device(leaf: Any) -> Any:
     if not is_host_tensor(leaf):
         return leaf
     tensor = to_torch(leaf)
-    check_integers(tensor.numpy()) if tensor.dtype is torch.int64 else None
+    check_integers(tensor)
     if tensor.dtype is torch.float64:
         raise TypeError(
             "Unsupported data type for input: float64. Convert it with tf.cast(x, tf.float32)."

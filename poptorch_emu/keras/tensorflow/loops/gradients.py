@@ -3,53 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Capture, Update
+from poptorch_emu.keras.capture.tensorflow_variables import counterpart, is_variable, value_of
 from poptorch_emu.keras.keras_2.old_optimizers import is_unscaled_by_program
 
 
+class Recorded(Protocol):
+    """The part of a tape's record that gradients need."""
+
+    def watches(self, source: Any, value: torch.Tensor) -> bool:
+        """Returns whether a source, which has a value, has a gradient."""
+
+    def has(self, node: Any) -> bool:
+        """Returns whether a node of PyTorch's graph was created while the tape was open."""
+
+    def check(self, targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
+        """Checks that each path of operations from a source to a target was recorded."""
+
+
 def gradient(
-    capture: Capture, target: Any, sources: Any, output_gradients: Any, *, gives_zeros: bool
+    capture: Capture,
+    record: Recorded,
+    target: Any,
+    sources: Any,
+    output_gradients: Any,
+    *,
+    gives_zeros: bool,
 ) -> Any:
     """Returns the gradients of tensors, in the structure of the sources.
 
     Args:
         capture: capture of the function that needs the gradients.
+        record: record of the tape.
         target: structure of tensors; the elements of all of them are summed.
-        sources: structure of Keras variables and tensors.
+        sources: structure of variables and tensors.
         output_gradients: factors of the targets; `None` for 1.
         gives_zeros: whether the gradient of an unconnected source is zero instead of `None`.
+
+    Raises:
+        Error: a gradient has a part that the tape has not recorded.
     """
-    targets = keras.tree.flatten(target)
+    targets = [_value_of(each) for each in keras.tree.flatten(target)]
     weights = (
         [None] * len(targets) if output_gradients is None else keras.tree.flatten(output_gradients)
     )
-    total = sum(
-        (each if weight is None else each * weight).sum()
-        for each, weight in zip(targets, weights, strict=True)
-    )
     flat = keras.tree.flatten(sources)
     values = [_value_of(source) for source in flat]
-    found = _derived(total, values)
-    for index, (source, value) in enumerate(zip(flat, values, strict=True)):
-        each = found[index]
-        if each is None and gives_zeros:
-            found[index] = torch.zeros_like(value)
-        elif each is not None:
+    parts = [
+        _parts(capture, source, value) if record.watches(source, value) else []
+        for source, value in zip(flat, values, strict=True)
+    ]
+    known = [each for listed in parts for each in listed]
+    pairs = [
+        (each, weight)
+        for each, weight in zip(targets, weights, strict=True)
+        if each.requires_grad and (_is_any_of(each, known) or record.has(each.grad_fn))
+    ]
+    record.check([each for each, _ in pairs], known)
+    with torch.enable_grad():
+        total = sum((x if weight is None else x * weight).sum() for x, weight in pairs)
+    derived = iter(_derived(total, known, keeps_graph=bool(capture.tapes)))
+    found: list[Any] = []
+    for source, value, listed in zip(flat, values, parts, strict=True):
+        terms = [each for each in (next(derived) for _ in listed) if each is not None]
+        each = sum(terms[1:], terms[0]).to(value.dtype) if terms else None
+        if each is not None:
             capture.origins[id(each)] = (each, total, source)
+        found.append(torch.zeros_like(value) if each is None and gives_zeros else each)
     return keras.tree.pack_sequence_as(sources, found)
 
 
-def watch(tensors: Any) -> None:
-    """Makes tensors valid sources of gradients."""
-    for each in keras.tree.flatten(tensors):
-        if isinstance(each, torch.Tensor) and not each.requires_grad:
-            each.requires_grad_()
+def _is_any_of(value: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
+    return any(value is each for each in others)
+
+
+def _parts(capture: Capture, source: Any, value: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the tensors that operations have read from a source: all values of a variable."""
+    stored = counterpart(source) if is_variable(source) else source
+    own = stored.value if isinstance(stored, keras.Variable) else value
+    return [own, *capture.former_values.get(id(stored), ())]
 
 
 def apply(
@@ -88,23 +126,32 @@ def _loss_of(capture: Capture, pairs: Iterable[tuple[Any, Any]]) -> torch.Tensor
         totals.append(total if source is variable else None)
     if isinstance(totals[0], torch.Tensor) and all(total is totals[0] for total in totals):
         return totals[0]
-    products = [(each.detach() * variable.value).sum() for each, variable in pairs]
-    return torch.stack([product.float() for product in products]).sum()
+    with torch.enable_grad():
+        products = [(each.detach() * variable.value).sum() for each, variable in pairs]
+        return torch.stack([product.float() for product in products]).sum()
 
 
-def _derived(total: Any, values: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+def _derived(
+    total: Any, values: Sequence[torch.Tensor], *, keeps_graph: bool
+) -> list[torch.Tensor | None]:
     needed = [value for value in values if value.requires_grad]
     if not needed or not isinstance(total, torch.Tensor) or not total.requires_grad:
         return [None] * len(values)
-    found = iter(torch.autograd.grad(total, needed, allow_unused=True, retain_graph=True))
+    found = iter(
+        torch.autograd.grad(
+            total, needed, allow_unused=True, retain_graph=True, create_graph=keeps_graph
+        )
+    )
     return [next(found) if value.requires_grad else None for value in values]
 
 
 def _value_of(source: Any) -> torch.Tensor:
+    if is_variable(source):
+        return value_of(source)
     value = source.value if isinstance(source, keras.Variable) else source
     if not isinstance(value, torch.Tensor):
         raise compiler_error(
-            f"GradientTape.gradient takes variables of Keras and tensors on the IPU, not "
-            f"{source!r}. Pass model.trainable_variables, or a tensor that tape.watch() has seen."
+            f"GradientTape.gradient takes variables and tensors on the IPU, not {source!r}. Pass "
+            "model.trainable_variables, or a tensor that tape.watch() has seen."
         )
     return value

@@ -12,7 +12,8 @@ import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import current, suspended
-from poptorch_emu.keras.capture.host_values import check_integers, tensorflow
+from poptorch_emu.keras.capture.host_values import tensorflow
+from poptorch_emu.keras.capture.integers import check_integers
 from poptorch_emu.keras.tensorflow.loops.safe_data_sets import can_be_bundled
 from poptorch_emu.keras.tensorflow.loops.turns import reading
 

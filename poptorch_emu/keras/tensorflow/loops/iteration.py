@@ -10,6 +10,7 @@ import torch
 
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
+from poptorch_emu.keras.capture.integers import as_state, from_state
 from poptorch_emu.keras.capture.updates_in_program import apply
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered, as_counter, body_of
 from poptorch_emu.keras.tensorflow.loops.loop_variables import (
@@ -101,11 +102,11 @@ class Iteration(Capture):
         states = iter(self._states)
         now = local_variables(frame_of_loop())
 
-        def value(first: Any, form: Any) -> torch.Tensor:
-            state = next(states)
-            form = torch.as_tensor(form)
+        def value(first: Any, form: torch.Tensor) -> torch.Tensor:
+            state, is_of_python = next(states), getattr(form, "is_number_of_python", False)
             start = _as_tensor(first, state).to(form.dtype).expand(form.shape)
-            return torch.where(self._is_first, start, state.to(form.dtype))
+            found = torch.where(self._is_first, start, from_state(state, form.dtype))
+            return as_counter(found) if is_of_python else found
 
         handed_on = {}
         for name, (_, form) in loop.carried.items():
@@ -119,7 +120,7 @@ class Iteration(Capture):
             for leaf in keras.tree.flatten(values[name]):
                 state = next(states)
                 with torch.no_grad():
-                    state.copy_(_as_tensor(leaf, state).detach())
+                    state.copy_(as_state(_as_tensor(leaf, state).detach()))
 
 
 def _of_shape(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
