@@ -116,6 +116,7 @@ def test_call_when_it_runs_other_layers_in_training_then_is_refused() -> None:
             model.fit(x, labels, batch_size=4, verbose=0)
 
 
+@pytest.mark.filterwarnings("ignore:.build")
 def test_entries_then_count_the_calls_in_call() -> None:
     class Twice(keras.Model):
         def __init__(self) -> None:

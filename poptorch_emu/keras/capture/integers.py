@@ -14,7 +14,7 @@ import torch
 _DIGIT_BITS, _NUM_DIGITS = 24, 3
 
 
-def check_integers(values: np.ndarray | torch.Tensor) -> None:
+def check_integers(values: np.ndarray | np.generic | torch.Tensor) -> None:
     """Checks that integers fit the device; other values are not checked.
 
     Raises:

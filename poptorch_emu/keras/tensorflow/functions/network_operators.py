@@ -206,6 +206,12 @@ def _einsum(call: RawCall, *inputs: torch.Tensor) -> torch.Tensor:
     return torch.einsum(call.attr("equation"), *inputs)
 
 
+def _cholesky(x: torch.Tensor) -> torch.Tensor:
+    """Returns NaN for matrices that are not positive-definite."""
+    factor, fault = torch.linalg.cholesky_ex(x)
+    return torch.where(fault[..., None, None] == 0, factor, torch.full_like(x, torch.nan).tril())
+
+
 def _solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.linalg.solve(a.mT if call.attr("adjoint") else a, b)
 
@@ -259,7 +265,7 @@ ROWS = {
     "BatchMatMulV2": Row(_matmul),
     "BatchMatMulV3": Row(_matmul),
     "BiasAdd": Row(_bias_add),
-    "Cholesky": plain(torch.linalg.cholesky),
+    "Cholesky": plain(_cholesky),
     "Conv2D": Row(_convolution),
     "Conv2DBackpropInput": Row(_transposed, host=(0,)),
     "Conv3D": Row(_convolution),

@@ -112,9 +112,10 @@ def apply(
         )
     if not optimizer.built:
         optimizer.build(list(variables))
-    loss, scale = _loss_of(capture, pairs), optimizer.loss_scale_factor
-    if scale is not None and not is_unscaled_by_program(optimizer):
-        loss = loss / scale
+    with torch.enable_grad():  # The loss may be computed after the tape was closed.
+        loss, scale = _loss_of(capture, pairs), optimizer.loss_scale_factor
+        if scale is not None and not is_unscaled_by_program(optimizer):
+            loss = loss / scale
     capture.update(Update(optimizer, [v for _, v in pairs], loss, [g for g, _ in pairs]))
 
 
@@ -126,9 +127,8 @@ def _loss_of(capture: Capture, pairs: Iterable[tuple[Any, Any]]) -> torch.Tensor
         totals.append(total if source is variable else None)
     if isinstance(totals[0], torch.Tensor) and all(total is totals[0] for total in totals):
         return totals[0]
-    with torch.enable_grad():
-        products = [(each.detach() * variable.value).sum() for each, variable in pairs]
-        return torch.stack([product.float() for product in products]).sum()
+    products = [(each.detach() * variable.value).sum() for each, variable in pairs]
+    return torch.stack([product.float() for product in products]).sum()
 
 
 def _derived(

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from poptorch_emu.keras.capture import capture_state
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 
-_HERE = str(Path(__file__).parent)
+# The rooms whose generators run between a loop and its values.
+_OWN = tuple(str(Path(each).parent) for each in (__file__, capture_state.__file__))
 # Before Python 3.13, f_locals is a copy of the frame's variables.
 _SHOWS_COPIES = sys.version_info < (3, 13)
 
@@ -19,7 +21,7 @@ _SHOWS_COPIES = sys.version_info < (3, 13)
 def frame_of_loop() -> FrameType:
     """Returns the frame of the function whose loop calls a generator of this package."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_code.co_filename.startswith(_OWN):
         assert frame.f_back is not None
         frame = frame.f_back
     return frame

@@ -30,7 +30,7 @@ class Record:
     def __init__(self, tape: Any) -> None:
         """Takes a tape that has not been opened."""
         self._tape = tape
-        self._times: list[list[int | None]] = []  # Numbers of the nodes before which it changed.
+        self._times: list[list[Any]] = []  # Numbers of the nodes before which it changed.
         self._watched: dict[int, Any] = {}
         self._was_used = False
 
@@ -90,10 +90,7 @@ class Record:
     def has(self, node: Any) -> bool:
         """Returns whether a node of PyTorch's graph was created while the tape was open."""
         number = node._sequence_nr()
-        return any(
-            start <= number and (end is None or number < end)  # type: ignore[operator]
-            for start, end in self._times
-        )
+        return any(start <= number and (end is None or number < end) for start, end in self._times)
 
     def check(self, targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
         """Checks that each path of operations from a source to a target was recorded.
@@ -118,7 +115,11 @@ class Record:
             is_outside = is_outside or not self.has(node)
             if (node, is_outside) not in seen:
                 seen.add((node, is_outside))
-                remaining += [(*each, is_outside) for each in node.next_functions if each[0]]
+                remaining += [
+                    (source, place, is_outside)
+                    for source, place in node.next_functions
+                    if source is not None
+                ]
 
 
 def _is_any_variable(value: Any) -> bool:
