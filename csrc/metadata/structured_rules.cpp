@@ -4,8 +4,8 @@
 // PyTorch registers Python rules over many of them, because these also support symbolic sizes. A
 // process that uses one loads SymPy and PyTorch's compiler, which takes 75 MiB and a second. A
 // trace has no symbolic sizes. This file makes the C++ rules available as operations of a separate
-// library, under the names of the original operations, and `trace/fakes/metadata_rules.py` calls them.
-// `rules.cpp` has rules for operations that are not structured.
+// library, under the names of the original operations, and `trace/fakes/metadata_rules.py` calls
+// them. `rules.cpp` has rules for operations that are not structured.
 
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
