@@ -17,6 +17,7 @@ import torch
 from poptorch_emu.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from poptorch_emu.errors import require
 from poptorch_emu.log import logger
+from poptorch_emu.options.added_settings import EmulatorOptions
 from poptorch_emu.options.base import (
     COUNTS,
     Freezable,
@@ -29,7 +30,6 @@ from poptorch_emu.options.base import (
 )
 from poptorch_emu.options.compilation_progress import ProgressBar
 from poptorch_emu.options.distributed import _DistributedOptions
-from poptorch_emu.options.emulator_options import EmulatorOptions
 from poptorch_emu.options.popart import _PopartOptions
 from poptorch_emu.options.precision import _PrecisionOptions
 from poptorch_emu.options.reporting import ReportingOptions

@@ -73,7 +73,7 @@ def test_type_that_the_device_lacks_when_made_in_forward_then_refused() -> None:
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
 def test_seed_of_more_than_64_bits_then_value_error(seed: int) -> None:
-    with pytest.raises(ValueError, match=rf"random_seed is {seed}, but must be .* 64 bits"):
+    with pytest.raises(ValueError, match=r"random_seed must be at (most|least) -?\d{19,20}, not"):
         options().randomSeed(seed)
 
 

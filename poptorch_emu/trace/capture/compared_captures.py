@@ -21,6 +21,13 @@ from poptorch_emu.trace.values.known_values import reads_shape_only
 Describe = Callable[[fx.Node], "str | None"]
 _unknown = count()
 
+aten = torch.ops.aten
+# Operators whose results have a shape and a type, but no values yet.
+_EMPTY = (
+    *(aten.empty, aten.empty_like, aten.empty_permuted, aten.empty_strided),
+    *(aten.new_empty, aten.new_empty_strided),
+)
+
 
 def shape_of(node: fx.Node) -> str:
     """Returns a text of a value's shape."""
@@ -55,6 +62,9 @@ def computed(
             if source.kind is not SourceKind.CONSTANT and source.name not in apart:
                 ids[node] = str(source)
             continue
+        if _is_left_empty(node):
+            ids[node] = "empty"
+            continue
         depends = not reads_shape_only(node) and any(each in ids for each in node.all_input_nodes)
         if node.op == "output" or not (depends or is_random(node)) or is_left_out(node):
             continue
@@ -75,6 +85,13 @@ def _form(ids: Mapping[fx.Node, Any], describe: Describe, value: Any) -> Any:
         return (*found, shape_of(value))
     text = describe(value)
     return f"unknown value {next(_unknown)}" if text is None else text
+
+
+def _is_left_empty(node: fx.Node) -> bool:
+    if getattr(node.target, "overloadpacket", None) not in _EMPTY:
+        return False
+    writers = filter(is_mutating, node.graph.nodes)
+    return not any(node in written_memory(writer) for writer in writers)
 
 
 def writes(names: Collection[str], node: fx.Node) -> bool:

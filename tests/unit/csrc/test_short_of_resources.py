@@ -9,7 +9,7 @@ import pytest
 # Runs `engine` while the process may use only the given number of MiB more than now.
 PROGRAM = """
 import resource, sys, threading
-sys.path.insert(0, {folder!r})
+sys.path[:0] = [{folder!r}, {tests!r}]
 import torch
 from hand_built import *
 
@@ -63,7 +63,9 @@ assert engine.run([x], 1)[0].tolist() == [[5.0]] * 8
 
 @pytest.mark.parametrize("code", [MEMORY, THREADS], ids=["memory", "threads"])
 def test_call_when_there_is_too_little_then_fails_and_the_next_one_runs(code: str) -> None:
-    text = PROGRAM.format(folder=str(Path(__file__).parent), code=code)
+    text = PROGRAM.format(
+        folder=str(Path(__file__).parent), tests=str(Path(__file__).parents[2]), code=code
+    )
     # Threads have stacks of this size in KiB, whatever the limit is here.
     command = ["sh", "-c", 'ulimit -S -s 8192 && exec "$@"', "sh", sys.executable, "-c", text]
     done = subprocess.run(command, capture_output=True, text=True)

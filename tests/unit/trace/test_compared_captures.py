@@ -46,3 +46,15 @@ def test_captures_when_a_value_is_unknown_then_never_are_equal() -> None:
 
 def test_captures_when_one_has_an_operation_more_then_differ() -> None:
     assert texts(scaled(2.0), lambda _: "") != texts(scaled(2.0, count=2), lambda _: "")
+
+
+def test_captures_when_an_empty_tensor_is_read_then_its_numbers_do_not_count() -> None:
+    def read(is_filled: bool) -> Graph:
+        hand = HandGraph()
+        value, empty = hand.input(2), hand.add(aten.empty.memory_format, [2], device="meta")
+        if is_filled:
+            empty = hand.add(aten.fill_.Scalar, empty, 1.0)
+        return hand.end(hand.add(aten.add.Tensor, value, empty))
+
+    assert texts(read(False), lambda _: None) == texts(read(False), lambda _: None)
+    assert texts(read(True), lambda _: None) != texts(read(True), lambda _: None)
