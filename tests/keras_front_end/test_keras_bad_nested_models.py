@@ -83,7 +83,7 @@ def is_scaled(model, x, training):
 @pytest.mark.parametrize(
     ("between", "reason"),
     [
-        (assigns, "it assigns to variable 'inside/variable'"),
+        (assigns, "it assigns to variable 'inside/variable"),
         (adds_loss, "it calls add_loss"),
         (draws, "it assigns to variable 'seed_generator.*, or draws random numbers by it"),
         (reads_values, r"it cannot be run on symbolic tensors \(no values\)"),
