@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -81,6 +82,14 @@ def _seed() -> None:
 def _devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives every test all IPUs, because models of other tests hold theirs until collected."""
     monkeypatch.setattr(devices, "_manager", devices._Manager())
+
+
+@pytest.fixture(autouse=True)
+def _ipu_configuration() -> None:
+    """Gives every test a process whose IPUs are not configured, for example for two replicas."""
+    config = sys.modules.get("poptorch_emu.keras.ipu.config")
+    if config is not None:
+        config.reset_ipu_configuration()
 
 
 @pytest.fixture(autouse=True)

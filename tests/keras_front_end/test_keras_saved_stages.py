@@ -91,6 +91,7 @@ class Counting(keras.layers.Layer):
 
 @pytest.mark.parametrize("use", ["predict", "evaluate"])
 def test_state_when_assigned_outside_of_training_then_is_kept(use: str) -> None:
+    models.use_ipus(1)  # Each of several replicas would count its own batches.
     x, _ = models.data()
     with models.SCOPE():
         model = keras.Sequential([keras.Input((x.shape[1],)), Counting()])
