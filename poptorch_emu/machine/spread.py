@@ -67,7 +67,7 @@ class Figure:
 
     Attributes:
         value: predicted value.
-        amounts: seconds or bytes of which it consists, by subject.
+        amounts: its parts by subject, in seconds or bytes.
     """
 
     value: float

@@ -15,6 +15,8 @@ class EmulatorOptions(OptionsDict, path="options.Emulator"):
         max_guarded_programs: see `emulator.set_value_guards`; 0 refuses values of inputs.
     """
 
+    _counts = {"max_guarded_programs": ("max_guarded_programs", range(2**31))}
+
     host_recomputation: HostRecomputation
     has_modelled_latencies: bool
     max_guarded_programs: int

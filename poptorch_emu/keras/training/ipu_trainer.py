@@ -281,7 +281,7 @@ class IpuTrainer:
         """Returns an update by Keras's formula; `None` if the device has a counterpart.
 
         Raises:
-            ValueError: a pipeline or several processes need a counterpart, and there is none.
+            ValueError: the optimizer has no counterpart, which pipelines and processes need.
         """
         model = self._model
         try:

@@ -28,7 +28,7 @@ class ScalingLimits:
     Attributes:
         loss_type: type of the loss.
         line: line of the user's code that computes the loss.
-        half_parameter: name of a trained parameter in float16; None if there is none.
+        half_parameter: name of a trained parameter in float16, or None.
     """
 
     loss_type: torch.dtype

@@ -96,7 +96,7 @@ def _is_same_when_turned(
     with _watching(after, counters, log):
         try:
             return is_same()
-        except Exception:  # What follows a turned decision may be impossible to capture.
+        except Exception:  # The code after a turned decision may be impossible to capture.
             return False
 
 

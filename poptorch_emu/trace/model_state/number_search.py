@@ -84,8 +84,9 @@ class Values:
         """Puts the values into their places again."""
         for container, content in self.containers:
             _restore(container, content)
+        restored = {id(container) for container, _ in self.containers}
         for place in self.places.values():
-            if _value_at(place) is not place.value:
+            if id(place.holder) not in restored and _value_at(place) is not place.value:
                 place.put(place.value)
 
 
@@ -179,6 +180,8 @@ def _name(path: str, holder: Any, key: Any) -> str:
 
 def _value_at(place: Place) -> Any:
     holder, key = place.holder, place.key
+    if isinstance(holder, dict):
+        return holder.get(key, _MISSING)
     if isinstance(holder, _CONTAINERS):
         return _content(holder).get(key, _MISSING)
     if isinstance(holder, CellType):

@@ -92,7 +92,7 @@ class Decisions:
 
 
 class _Watched:
-    """What integers and floats that are watched have in common."""
+    """Common part of watched integers and watched floats."""
 
     origins: frozenset[str]
     decisions: Decisions

@@ -1,1 +1,1 @@
-"""Where traced operations belong: the user's lines, blocks, scopes, stages and objects."""
+"""Places of traced operations: the user's lines, blocks, scopes, stages and objects."""

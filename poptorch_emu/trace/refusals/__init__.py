@@ -1,1 +1,1 @@
-"""What cannot be captured, with the user's line and an alternative; strict mode."""
+"""Errors for code that cannot be captured, with its line and an alternative; strict mode."""

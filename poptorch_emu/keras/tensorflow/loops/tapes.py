@@ -1,4 +1,4 @@
-"""What a `tf.GradientTape` records in a captured function: the operations in its context.
+"""Record of a `tf.GradientTape` in a captured function: the operations in its context.
 
 PyTorch builds its graph only while a tape is open, and numbers its nodes in the order of their
 creation. An operation outside of a tape has a constant result for that tape.

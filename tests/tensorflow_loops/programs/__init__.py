@@ -1,0 +1,28 @@
+"""Small programs in the manner of public ones, one file for each subject.
+
+The import of a file adds its programs to the table.
+"""
+
+from tensorflow_loops.programs import (
+    arguments,
+    branches,
+    data_sets,
+    fields_of_use,
+    iterations,
+    random_numbers,
+    states,
+    training_loops,
+)
+from tensorflow_loops.table import PROGRAMS
+
+__all__ = [
+    "PROGRAMS",
+    "arguments",
+    "branches",
+    "data_sets",
+    "fields_of_use",
+    "iterations",
+    "random_numbers",
+    "states",
+    "training_loops",
+]
