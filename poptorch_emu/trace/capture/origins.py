@@ -20,7 +20,7 @@ from poptorch_emu.trace.places.source_line import model_source
 from poptorch_emu.trace.pytorch import checkpoints
 
 # Returns the open block, for the name of an operation and the module that runs it.
-Place = Callable[[str, str], BlockPlace]
+OpenBlock = Callable[[str, str], BlockPlace]
 
 
 class Origins:
@@ -32,9 +32,9 @@ class Origins:
         has_saved_tensor_hooks: whether hooks of the user change the tensors that autograd saves.
     """
 
-    def __init__(self, place: Place = blocks.current_block) -> None:
-        """Starts in forward, outside of all modules; `place` returns the open block."""
-        self._place = place
+    def __init__(self, open_block: OpenBlock = blocks.current_block) -> None:
+        """Starts in forward, outside of all modules. `open_block` gives the block of a record."""
+        self._open_block = open_block
         self.modules: list[str] = []
         self.phase = Phase.FORWARD
         self.has_saved_tensor_hooks = False
@@ -50,7 +50,7 @@ class Origins:
                 self._forward_records.setdefault(get_sequence_nr() - 1, record)
             return record
         module = self.modules[-1] if self.modules else ""
-        place = self._place(operation, module)
+        place = self._open_block(operation, module)
         if top_saved_tensors_default_hooks(True) is not None:
             self.has_saved_tensor_hooks = True
         record = self._record(

@@ -15,7 +15,7 @@ import torch
 
 from poptorch_emu.object_parts import attributes_of
 from poptorch_emu.trace.model_state.watched_numbers import plain
-from poptorch_emu.trace.places.holders import Place
+from poptorch_emu.trace.places.holders import Location
 from poptorch_emu.trace.places.source_line import is_users_file
 
 _CONTAINERS = (dict, list, set, deque)
@@ -28,7 +28,7 @@ _MAX_DEPTH = 3
 
 
 class _Missing:
-    """Stands for the value of a place that does not exist."""
+    """Stands for the value of a location that does not exist."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -42,15 +42,15 @@ class Change:
     """A number that has changed.
 
     Attributes:
-        place: place of the number, with the new value.
+        location: location of the number, with the new value.
         before: value before.
     """
 
-    place: Place
+    location: Location
     before: Any
 
     def __str__(self) -> str:
-        return f"{self.place.path} (from {self.before!r} to {self.place.value!r})"
+        return f"{self.location.path} (from {self.before!r} to {self.location.value!r})"
 
 
 @dataclass
@@ -58,22 +58,22 @@ class Values:
     """The numbers in a model.
 
     Attributes:
-        places: places of the numbers by their paths.
+        locations: locations of the numbers by their paths.
         containers: containers around them, with copies of their contents.
     """
 
-    places: dict[str, Place] = field(default_factory=dict)
+    locations: dict[str, Location] = field(default_factory=dict)
     containers: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
 
     def changes_since(self, before: Values) -> list[Change]:
-        """Returns the places whose values differ, the new ones, and those that have gone."""
-        olds = ((place, before.places.get(path)) for path, place in self.places.items())
+        """Returns the locations whose values differ, the new ones, and those that have gone."""
+        olds = ((location, before.locations.get(path)) for path, location in self.locations.items())
         changes = [
-            Change(place, _MISSING if old is None else old.value)
-            for place, old in olds
-            if old is None or (place.value is not old.value and place.value != old.value)
+            Change(location, _MISSING if old is None else old.value)
+            for location, old in olds
+            if old is None or (location.value is not old.value and location.value != old.value)
         ]
-        gone = (old for path, old in before.places.items() if path not in self.places)
+        gone = (old for path, old in before.locations.items() if path not in self.locations)
         return changes + [
             Change(replace(old, value=_MISSING), old.value)
             for old in gone
@@ -81,13 +81,13 @@ class Values:
         ]
 
     def restore(self) -> None:
-        """Puts the values into their places again."""
+        """Puts the values into their locations again."""
         for container, content in self.containers:
             _restore(container, content)
         restored = {id(container) for container, _ in self.containers}
-        for place in self.places.values():
-            if id(place.holder) not in restored and _value_at(place) is not place.value:
-                place.put(place.value)
+        for location in self.locations.values():
+            if id(location.holder) not in restored and _value_at(location) is not location.value:
+                location.put(location.value)
 
 
 def values_in(model: torch.nn.Module) -> Values:
@@ -124,7 +124,7 @@ class _Search:
             inner, number = _name(path, holder, key), plain(value)
             is_hidden = isinstance(key, str) and key.startswith("__")
             if _is_plain(number) and not is_hidden:
-                self.values.places[inner] = Place(holder, key, number, inner)
+                self.values.locations[inner] = Location(holder, key, number, inner)
             elif depth and id(value) not in self._seen:
                 self._visit_object(inner, value, depth - 1)
 
@@ -158,7 +158,7 @@ class _Search:
         for name, cell in zip(names, function.__closure__ or (), strict=True):
             if id(cell) not in self._seen:
                 self._seen[id(cell)] = cell
-                value = _value_at(Place(cell, name, None, name))
+                value = _value_at(Location(cell, name, None, name))
                 self.visit(function.__qualname__, cell, {name: value}, depth)
 
 
@@ -178,8 +178,8 @@ def _name(path: str, holder: Any, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _value_at(place: Place) -> Any:
-    holder, key = place.holder, place.key
+def _value_at(location: Location) -> Any:
+    holder, key = location.holder, location.key
     if isinstance(holder, dict):
         return holder.get(key, _MISSING)
     if isinstance(holder, _CONTAINERS):

@@ -32,12 +32,12 @@ _Link = Any
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place that holds a value.
+class Location:
+    """A location that holds a value.
 
     Attributes:
         key: key of a mapping, index of a sequence, or name of an attribute.
-        path: expression that a user would write for the place.
+        path: expression that a user would write for the location.
     """
 
     holder: Any
@@ -46,7 +46,7 @@ class Place:
     path: str
 
     def put(self, value: Any) -> None:
-        """Replaces the value at this place."""
+        """Replaces the value at this location."""
         if isinstance(self.holder, dict):
             dict.__setitem__(self.holder, self.key, value)
         elif isinstance(self.holder, (list, deque)):
@@ -90,8 +90,8 @@ class Search:
         self._seen: dict[int, Any] = {}
         self._pending = deque[tuple[_Link, Any]]()
 
-    def run(self, roots: Iterable[tuple[str, Any]]) -> Iterator[Place]:
-        """Yields the places of wanted values; for one in a tuple, the place of the tuple.
+    def run(self, roots: Iterable[tuple[str, Any]]) -> Iterator[Location]:
+        """Yields the locations of wanted values; for one in a tuple, the location of the tuple.
 
         Args:
             roots: names and objects to begin with.
@@ -104,7 +104,7 @@ class Search:
                 if not (gc.is_tracked(value) or self._is_wanted(value)):
                     continue
                 if not isinstance(holder, _IMMUTABLE) and self.has_wanted(value):
-                    yield Place(holder, key, value, _path((link, holder, key)))
+                    yield Location(holder, key, value, _path((link, holder, key)))
                 if self._is_followed(value):
                     self._add((link, holder, key), value)
 

@@ -22,13 +22,13 @@ from poptorch_emu.ir.graph import Graph, record_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.log import logger
 from poptorch_emu.torch_versions import FakeTensor, pytree
-from poptorch_emu.trace.places.holders import Place, Search, contents_of
+from poptorch_emu.trace.places.holders import Location, Search, contents_of
 from poptorch_emu.troubleshooting import Topic
 
 _UNKNOWN = object()
 _HOST = torch.device("cpu")
 _MAX_NAMED = 8
-_ARGUMENTS = "arguments"  # Name of the call's arguments in places.
+_ARGUMENTS = "arguments"  # Name of the call's arguments in locations.
 # Values that have replaced fake tensors. The next trace uses them as constants.
 _values = WeakIdKeyDictionary()
 _OF_TORCH = frozenset(vars(torch.nn.Module()))  # Attributes of every module.
@@ -47,8 +47,8 @@ class LeftTensors:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._before: dict[int, tuple[Any, dict[Any, Any]]] = {}
-        self._find: Callable[[], list[Place]] = list
-        # Lines that computed the tensors with and without known values, by their places.
+        self._find: Callable[[], list[Location]] = list
+        # Lines that computed the tensors with and without known values, by their locations.
         self.known: dict[str, str] = {}
         self.unknown: dict[str, str] = {}
         self.in_arguments: dict[str, str] = {}
@@ -58,7 +58,7 @@ class LeftTensors:
     def replace(
         self, value_of: ValueOf, graph: Graph, arguments: Any, ours: Sequence[torch.Tensor]
     ) -> None:
-        """Replaces fake tensors whose values are known, and stores places and lines of others.
+        """Replaces fake tensors whose values are known, and stores locations and lines of others.
 
         Args:
             value_of: returns the value of a fake tensor; None if it is unknown.
@@ -75,23 +75,23 @@ class LeftTensors:
         roots += [(_name(each), each) for each in namespaces]
         roots.append((_ARGUMENTS, arguments))
         self._find = lambda: list(Search(_is_of_trace, files).run(roots))
-        for place in reversed(self._find()):  # Reversed: removal shifts later indices.
-            value = _converted(place.value, value_of)
+        for location in reversed(self._find()):  # Reversed: removal shifts later indices.
+            value = _converted(location.value, value_of)
             if value == _HOST:
-                self._replace_device(place)
+                self._replace_device(location)
             elif value is not _UNKNOWN:
-                self.known[place.path] = _line_of(place.value, graph)
-                place.put(value)
-            elif place.path.startswith(_ARGUMENTS):  # The next call has others.
-                self.in_arguments[place.path] = _line_of(place.value, graph)
-                self._restore(place)
+                self.known[location.path] = _line_of(location.value, graph)
+                location.put(value)
+            elif location.path.startswith(_ARGUMENTS):  # The next call has others.
+                self.in_arguments[location.path] = _line_of(location.value, graph)
+                self._restore(location)
             else:
-                self.unknown[place.path] = _line_of(place.value, graph)
+                self.unknown[location.path] = _line_of(location.value, graph)
 
     def restore(self) -> None:
         """Replaces the tensors without known values by earlier objects."""
-        for place in reversed(self._find() if self.unknown else []):
-            self._restore(place)
+        for location in reversed(self._find() if self.unknown else []):
+            self._restore(location)
 
     def _keep(self, holder: Any) -> None:
         """Stores the content of a holder, and of the containers in it."""
@@ -111,22 +111,24 @@ class LeftTensors:
             for key, value in contents_of(holder)
         )
 
-    def _replace_device(self, place: Place) -> None:
+    def _replace_device(self, location: Location) -> None:
         """Replaces a device that `forward` read from an input by the CPU, as in a plain call."""
-        _, held = self._before.get(id(place.holder), (None, {place.key: place.value}))
-        if held.get(place.key) != place.value:
-            place.put(_HOST)
+        _, held = self._before.get(id(location.holder), (None, {location.key: location.value}))
+        if held.get(location.key) != location.value:
+            location.put(_HOST)
 
-    def _restore(self, place: Place) -> None:
+    def _restore(self, location: Location) -> None:
         """Restores the object that was there before the trace."""
-        _, held = self._before.get(id(place.holder), (None, {}))
-        is_sequence = isinstance(place.holder, (list, deque))
-        if place.key in held and (not is_sequence or len(held) == len(place.holder)):
-            place.put(held[place.key])
-        elif id(place.holder) in self._before and not isinstance(place.holder, (dict, list, deque)):
-            delattr(place.holder, place.key)
+        _, held = self._before.get(id(location.holder), (None, {}))
+        is_sequence = isinstance(location.holder, (list, deque))
+        if location.key in held and (not is_sequence or len(held) == len(location.holder)):
+            location.put(held[location.key])
+        elif id(location.holder) in self._before and not isinstance(
+            location.holder, (dict, list, deque)
+        ):
+            delattr(location.holder, location.key)
         else:
-            place.take()
+            location.take()
 
 
 def _is_of_trace(value: Any) -> bool:
@@ -215,7 +217,7 @@ def _name(namespace: Any) -> str:
 
 
 def warn(lines: dict[str, str]) -> None:
-    """Warns about tensors that are lost, by their places and the lines that computed them."""
+    """Warns about tensors that are lost, by their locations and the lines that computed them."""
     logger.warning(
         "forward leaves tensors in %s, but their values only exist when the model runs: the "
         "values from before the model was traced were restored, and no call changes them. Return "
@@ -239,7 +241,7 @@ def refused(lines: dict[str, str]) -> Error:
 
 
 def _named(lines: dict[str, str]) -> str:
-    names = [f"{place} (computed at {line})" if line else place for place, line in lines.items()]
+    names = [f"{path} (computed at {line})" if line else path for path, line in lines.items()]
     names.sort()
     rest = len(names) - _MAX_NAMED
     return ", ".join(names[:_MAX_NAMED]) + (f" and {rest} more places" if rest > 0 else "")
