@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -220,6 +221,37 @@ def test_number_that_decides_in_the_third_call_then_refused_with_the_line(functi
     plain = Model(function)
     first, second, *later = (plain(X) for _ in range(4))
     assert torch.equal(first, second) and not all(torch.equal(first, each) for each in later)
+
+
+ITERATORS: dict[str, Callable[[], Iterator[int]]] = {
+    "count": itertools.count,
+    "cycle": lambda: itertools.cycle([1, 2]),
+    "list": lambda: iter([1, 2, 2]),
+    "enumerated cycle": lambda: map(sum, enumerate(itertools.cycle([1, 2]))),
+    "zip": lambda: (pair[0] for pair in zip([1, 2, 2], [3, 3, 3], strict=True)),
+    "generator": lambda: (n % 2 for n in range(5)),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_iterator_that_forward_advances_then_refused_by_name(name: str) -> None:
+    def scaled(m: Model, y: torch.Tensor) -> torch.Tensor:
+        return y * next(m.iterator)
+
+    model = Model(scaled)
+    model.iterator = ITERATORS[name]()
+    next(model.iterator)
+    with pytest.raises(poptorch.Error, match="forward advances the iterator iterator"):
+        poptorch.inferenceModel(model, options())(X)
+
+
+def test_iterator_that_only_the_program_advances_then_runs() -> None:
+    model = Model(lambda m, y: y)
+    model.iterator = itertools.cycle([1, 2])
+    inference = poptorch.inferenceModel(model, options())
+    for _ in range(2):
+        torch.testing.assert_close(inference(X), model(X).detach())
+        next(model.iterator)
 
 
 def counts_only(m: Model, y: torch.Tensor) -> torch.Tensor:

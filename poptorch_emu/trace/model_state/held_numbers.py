@@ -52,17 +52,19 @@ class HeldNumbers:
             Error: a later call would compute something else.
         """
         after = values_in(self._model)
+        if advanced := after.advanced_since(self._before):
+            raise _refused_iterators(advanced)
         changes = after.changes_since(self._before)
         if not changes:
             return
         texts, log = first(), Decisions()
         with _watching(after, changes, log):
             is_same = capture() == texts
-            again = {each.place.path for each in values_in(self._model).changes_since(after)}
+            again = {each.location.path for each in values_in(self._model).changes_since(after)}
         if not is_same:
             raise _refused(changes, "a second call computes something else with it")
         if again:
-            counters = [each for each in changes if each.place.path in again]
+            counters = [each for each in changes if each.location.path in again]
             _check_decisions(after, counters, log, lambda: capture() == texts)
             _warn(changes)
 
@@ -74,7 +76,7 @@ def _check_decisions(
 
     A decision that is found after another one was turned is tried together with it.
     """
-    paths = {each.place.path for each in counters}
+    paths = {each.location.path for each in counters}
     pending, seen = [log], set[Site]()
     while pending:
         before = pending.pop()
@@ -107,10 +109,10 @@ def _watching(after: Values, changes: list[Change], log: Decisions) -> Iterator[
     A capture meanwhile repeats no message of the first one.
     """
     try:
-        for place in (each.place for each in changes):
-            number = watched(place.value, frozenset({place.path}), log)
-            if number is not place.value:
-                place.put(number)
+        for location in (each.location for each in changes):
+            number = watched(location.value, frozenset({location.path}), log)
+            if number is not location.value:
+                location.put(number)
         with muted():
             yield
     finally:
@@ -129,6 +131,14 @@ def _refused(changes: list[Change], reason: str) -> Exception:
         f"forward changes {_named(changes)}, and {reason}. A model is captured in its first call, "
         f"and later calls would repeat that one. Keep a count {_REMEDY}. Or change it outside of "
         f"forward, and call destroy() to capture the model anew; {Topic.INTEGER_STATE}"
+    )
+
+
+def _refused_iterators(paths: list[str]) -> Exception:
+    return compiler_error(
+        f"forward advances the iterator {', '.join(paths[:_MAX_NAMED])}. A model is captured in "
+        "its first call, and later calls would repeat the values of that one. Pass the next value "
+        f"to the model as an input, or keep a count {_REMEDY}; {Topic.INTEGER_STATE}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Finds the Python numbers, texts and flags that a model holds, and puts them back later."""
+"""Finds the Python numbers, texts, flags and iterators in a model, and puts numbers back later."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from poptorch_emu.object_parts import attributes_of
+from poptorch_emu.trace.model_state import iterators
 from poptorch_emu.trace.model_state.watched_numbers import plain
 from poptorch_emu.trace.places.holders import Location
 from poptorch_emu.trace.places.source_line import is_users_file
@@ -60,10 +61,12 @@ class Values:
     Attributes:
         locations: locations of the numbers by their paths.
         containers: containers around them, with copies of their contents.
+        iterators: positions of the iterators in the model, by their paths.
     """
 
     locations: dict[str, Location] = field(default_factory=dict)
     containers: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
+    iterators: dict[str, object] = field(default_factory=dict)
 
     def changes_since(self, before: Values) -> list[Change]:
         """Returns the locations whose values differ, the new ones, and those that have gone."""
@@ -79,6 +82,11 @@ class Values:
             for old in gone
             if _value_at(old) is _MISSING
         ]
+
+    def advanced_since(self, before: Values) -> list[str]:
+        """Returns the paths of the iterators that have another position."""
+        found = self.iterators.items()
+        return [path for path, now in found if before.iterators.get(path, now) != now]
 
     def restore(self) -> None:
         """Puts the values into their locations again."""
@@ -125,6 +133,8 @@ class _Search:
             is_hidden = isinstance(key, str) and key.startswith("__")
             if _is_plain(number) and not is_hidden:
                 self.values.locations[inner] = Location(holder, key, number, inner)
+            elif iterators.is_followed(value):
+                self.values.iterators[inner] = iterators.position(value)
             elif depth and id(value) not in self._seen:
                 self._visit_object(inner, value, depth - 1)
 
