@@ -138,7 +138,8 @@ def speed() -> str:
         Column("compile", _figure("vs_compile"), has_mean=True),
         Column("CPU time", _cpu_ratio),
     ]
-    return by_workload(newest(_compared("float32")), columns)
+    rows = [row for row in _compared("float32") if row["vs_eager"] and row["vs_compile"]]
+    return by_workload(newest(rows), columns)
 
 
 def peers() -> str:
@@ -161,12 +162,13 @@ def _best_cpu_ratio(row: Row) -> str:
 def half_precision() -> str:
     """Returns throughput in float16, and its ratio to eager PyTorch in float16."""
     columns = [Column("samples/s", _samples), Column("eager", _figure("vs_eager"), has_mean=True)]
-    return by_workload(newest(_compared("float16")), columns)
+    rows = [row for row in _compared("float16") if row["vs_eager"]]
+    return by_workload(newest(rows), columns)
 
 
 def _compared(dtype: str) -> Iterable[Row]:
     for row in rows_of("speed"):
-        if row["dtype"] == dtype and row["workload"] in TITLES and row["vs_eager"]:
+        if row["dtype"] == dtype and row["workload"] in TITLES:
             yield row
 
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3" (SC 2011). It is a bijection of 128-bit counters for each 64-bit key. It has no state,
@@ -33,5 +34,12 @@ inline constexpr int kNumRounds = 10;
   }
   return counter;
 }
+
+// Number of counters whose words vectors of AVX2 compute together.
+inline constexpr int64_t kBatch = 8;
+
+// Writes the words of the counters that follow `first` in their lowest word, as many as there is
+// space for. Full batches are computed by vectors where the processor has them, with equal bits.
+void write_words(Words first, const Key& key, std::span<Words> to);
 
 }  // namespace poptorch_emu::philox

@@ -220,8 +220,9 @@ std::tuple<Tensor, Tensor> dropout(const Tensor& rng, int64_t op_id, const Tenso
     const scalar_t* from = in.const_data_ptr<scalar_t>();
     scalar_t* to = out.mutable_data_ptr<scalar_t>();
     bool* stays = mask.mutable_data_ptr<bool>();
-    for_each_block<4>(RandomStream(rng, op_id), in.numel(),
-                      [&](const Words& words, int64_t first, int64_t count) {
+    for_each_batch<4>(RandomStream(rng, op_id), in.numel(),
+                      [&](const auto& blocks, int64_t first, int64_t count) {
+                        const uint32_t* words = blocks.data()->data();
                         for (int64_t i = 0; i < count; ++i) {
                           const bool is_kept = words[i] < threshold;
                           stays[first + i] = is_kept;

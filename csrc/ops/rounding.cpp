@@ -17,11 +17,9 @@ at::Tensor round_tensor(const at::Tensor& rng, int64_t op_id, const at::Tensor& 
   if (out.is_meta()) return out;
   const float* in = from.const_data_ptr<float>();
   c10::Half* to = out.mutable_data_ptr<c10::Half>();
-  for_each_block<4>(RandomStream(rng, op_id), from.numel(),
-                    [&](const philox::Words& words, int64_t first, int64_t count) {
-                      for (int64_t i = first; i < first + count; ++i) {
-                        to[i] = round_stochastic(in[i], words[i - first]);
-                      }
+  for_each_batch<4>(RandomStream(rng, op_id), from.numel(),
+                    [&](const auto& blocks, int64_t first, int64_t count) {
+                      round_stochastic(in + first, blocks.data()->data(), count, to + first);
                     });
   return out;
 }

@@ -4,39 +4,18 @@ from itertools import product
 
 import pytest
 import torch
+from support.philox import UINT32, philox, words
 from torch import distributions
 
 import poptorch_emu._C  # noqa: F401
 
 ops = torch.ops.poptorch_emu
 
-UINT32 = 2**32 - 1
 FLOATING = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
 def rng(seed=0, micro_batch=0, replica=0):
     return torch.tensor([seed, micro_batch, replica, 0])
-
-
-def philox(counter, key):
-    """Philox4x32-10 from the paper, with Python's unbounded integers."""
-    key = list(key)
-    for _ in range(10):
-        high0, low0 = divmod(0xD2511F53 * counter[0], 2**32)
-        high1, low1 = divmod(0xCD9E8D57 * counter[2], 2**32)
-        counter = (high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1], low0)
-        key = [(key[0] + 0x9E3779B9) & UINT32, (key[1] + 0xBB67AE85) & UINT32]
-    return counter
-
-
-def words(count, seed=0, micro_batch=0, replica=0, op_id=0):
-    """The words of one operation, in order."""
-    key = (seed & UINT32, seed >> 32)
-    high = replica | (micro_batch >> 32) << 16
-    blocks = [
-        philox((block, op_id, micro_batch & UINT32, high), key) for block in range(-(-count // 4))
-    ]
-    return [word for block in blocks for word in block][:count]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +49,9 @@ def test_reference_on_published_vectors_gives_published_answers(counter, key, an
     ids=["zeros", "seed and operation", "micro-batch and replica", "largest"],
 )
 def test_uniform_on_float32_holds_the_high_24_bits_of_each_word(state):
-    expected = [(word >> 8) / 2**24 for word in words(11, **state)]
+    expected = [(word >> 8) / 2**24 for word in words(43, **state)]
     op_id = state.pop("op_id", 0)
-    drawn = ops.uniform(rng(**state), op_id, [11], torch.float32, 0.0, 1.0)
+    drawn = ops.uniform(rng(**state), op_id, [43], torch.float32, 0.0, 1.0)
     assert drawn.tolist() == expected
 
 
@@ -87,10 +66,10 @@ def test_uniform_on_float64_holds_the_high_53_bits_of_two_words():
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.9, 1.0])
 def test_dropout_keeps_words_below_the_threshold_and_scales_them(p):
-    x = torch.randn(3, 7)
+    x = torch.randn(11, 7)
     output, mask = ops.dropout(rng(3), 1, x, p)
-    expected = torch.tensor([word < (1 - p) * 2**32 for word in words(21, seed=3, op_id=1)])
-    assert torch.equal(mask, expected.view(3, 7))
+    expected = torch.tensor([word < (1 - p) * 2**32 for word in words(77, seed=3, op_id=1)])
+    assert torch.equal(mask, expected.view(11, 7))
     assert torch.equal(output, x * mask * (1 / (1 - p) if p < 1 else 0.0))
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.philox import words
 
 import poptorch_emu  # noqa: F401  (registers the operators)
 
@@ -57,6 +58,31 @@ def test_values_when_all_between_neighbours_then_error_is_below_one_step() -> No
 def test_value_when_beyond_the_largest_then_is_ieee_rounding(value: float) -> None:
     single = torch.tensor([value] * 64)
     assert torch.equal(round_stochastic(rng(), 0, single), single.half())
+
+
+def rounded_by_definition(value: float, word: int) -> float:
+    """The magnitude in steps of float16, plus a random number in [0, 1), cut to an integer."""
+    magnitude, sign = abs(value), math.copysign(1.0, value)
+    exponent = max(math.frexp(magnitude)[1] - 1, -14)
+    step = 2.0 ** (exponent - 10)
+    # Number of bits of a float32 that lie below the step; at most 31 random bits are used.
+    dropped = min(max(13, 126 - (math.frexp(magnitude)[1] + 126)), 31)
+    draw = word % 2**dropped / 2**dropped
+    fine = math.floor(magnitude / step * 2**dropped) / 2**dropped
+    return sign * math.floor(fine + draw) * step
+
+
+def test_values_of_all_exponents_then_follow_the_definition_by_the_words_of_philox() -> None:
+    generator = torch.Generator().manual_seed(2)
+    values = (torch.rand(4000, generator=generator) + 1) * 2.0 ** torch.arange(-40, 15).repeat(73)[
+        :4000
+    ]
+    values[::3] *= -1
+    expected = [
+        rounded_by_definition(value, word)
+        for value, word in zip(values.tolist(), words(len(values), seed=7, op_id=4), strict=True)
+    ]
+    assert round_stochastic(rng(), 4, values).tolist() == expected
 
 
 def test_draws_when_threads_differ_then_are_the_same() -> None:
