@@ -13,12 +13,15 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     """Returns the known name that is most similar to `name`; `None` if no name is similar.
 
     Case, hyphens and underscores are ignored, so that `device_iterations` matches
-    `deviceIterations`. Among names that are then equal, the first is returned.
+    `deviceIterations`. Among names that are then equal, the first is returned. A name that differs
+    only in its numbers is another one, not a mistyped one: `layer11` does not match `layer1`.
     """
+    sought = _plain(str(name))
     plain: dict[str, str] = {}
     for each in known:
-        plain.setdefault(_plain(each), each)
-    found = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=_LIKENESS)
+        if _plain(each) == sought or _letters(each) != _letters(sought):
+            plain.setdefault(_plain(each), each)
+    found = difflib.get_close_matches(sought, plain, n=1, cutoff=_LIKENESS)
     return plain[found[0]] if found else None
 
 
@@ -32,6 +35,10 @@ def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError
     """Returns the error for a name that a module lacks."""
     near = "" if name.startswith("_") else did_you_mean(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{near and '.'}{near}")
+
+
+def _letters(name: str) -> str:
+    return "".join(each for each in _plain(name) if not each.isdigit())
 
 
 def _plain(name: str) -> str:

@@ -165,6 +165,20 @@ class DataLoader(TorchDataLoader[Any]):
             return batches
         return _joined(batches, self._num_joined, self._keeps_remainder)
 
+    def __repr__(self) -> str:
+        """Returns the dataset's class, the rows of a step, the number of steps, and the mode."""
+        try:
+            steps: int | None = len(self)
+        except (TypeError, NotImplementedError):
+            steps = None  # The dataset has no length.
+        mode = DataLoaderMode.Sync if self._accessor is None else DataLoaderMode.Async
+        if self._is_rebatching:
+            mode = DataLoaderMode.AsyncRebatched
+        return (
+            f"{type(self).__name__}({type(self.dataset).__name__}, rows_per_step={self._combined}, "
+            f"num_steps={steps}, num_workers={self.num_workers}, mode={mode})"
+        )
+
     @property
     def _num_joined(self) -> int:
         """Number of PyTorch's batches that this loader joins to a step."""

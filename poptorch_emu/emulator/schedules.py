@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from poptorch_emu.config import TableConfig
 from poptorch_emu.errors import make_error
 from poptorch_emu.near_names import no_attribute
+from poptorch_emu.printed.terminal import html_lines, shortened, terminal_width
 from poptorch_emu.report.schedule_report import SchedulePlan
-from poptorch_emu.report.terminal import html_lines, shortened, terminal_width
 from poptorch_emu.schedule.legality import check
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import make_table

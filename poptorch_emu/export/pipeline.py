@@ -23,7 +23,7 @@ from poptorch_emu.export.saved_program import save_program
 from poptorch_emu.export.spec_of_model import spec_of
 from poptorch_emu.export.stage_module import Values, stage_module
 from poptorch_emu.module_loading import LateModule
-from poptorch_emu.report.terminal import html_lines
+from poptorch_emu.printed.terminal import html_lines
 
 if TYPE_CHECKING:
     import torch.distributed as dist

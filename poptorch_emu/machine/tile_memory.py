@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from poptorch_emu.machine.costs.code import CodeBytes
 from poptorch_emu.machine.ipu import Ipu
 from poptorch_emu.machine.spread import Figure, Subject
+from poptorch_emu.printed.records import Record
 
 # Fitted to three published pairs of mean and fullest tile (`docs/fidelity.md`).
 _LARGEST_PER_MEAN, _LARGEST_EXTRA_BYTES = 1.09, 10_000
@@ -28,7 +29,7 @@ def fullest_bytes(mean_bytes: float) -> int:
 
 
 @dataclass(frozen=True)
-class Peak:
+class Peak(Record):
     """The moment at which an IPU holds the most bytes.
 
     Attributes:
@@ -45,7 +46,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class IpuMemory:
+class IpuMemory(Record):
     """The memory of one IPU of a replica.
 
     Attributes:

@@ -15,10 +15,11 @@ import torch
 from poptorch_emu.numbers.engine_run import ObservedGraph
 from poptorch_emu.numbers.graph_values import numbers_read
 from poptorch_emu.numbers.run import FIRST, Direction, Position, Run, Value
+from poptorch_emu.printed.records import Record
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Record):
     """A value with elements that are not finite.
 
     Attributes:

@@ -21,10 +21,11 @@ from poptorch_emu.numbers.magnitudes import (
     scale_losses,
 )
 from poptorch_emu.numbers.run import Direction, Value
+from poptorch_emu.printed.records import Record
 
 
 @dataclass(frozen=True)
-class OperationNumbers:
+class OperationNumbers(Record):
     """Measurements of one result of an operation, over all micro-batches and replicas.
 
     Attributes:
@@ -60,7 +61,7 @@ class OperationNumbers:
 
 
 @dataclass(frozen=True)
-class UpdateNumbers:
+class UpdateNumbers(Record):
     """Losses in the update of a half-precision weight.
 
     Attributes:
@@ -74,7 +75,7 @@ class UpdateNumbers:
 
 
 @dataclass(frozen=True)
-class ModuleGradients:
+class ModuleGradients(Record):
     """Underflow in the gradients that a module computes.
 
     Attributes:

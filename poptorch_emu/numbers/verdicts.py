@@ -13,6 +13,7 @@ from poptorch_emu.ir.text import type_text
 from poptorch_emu.numbers.magnitudes import is_finite
 from poptorch_emu.numbers.run import Direction, Position, Value
 from poptorch_emu.numbers.run_values import Expectation
+from poptorch_emu.printed.records import Record
 
 # Tolerance relative to the largest element, for values that cannot be computed again. Assumed: half
 # of the digits of float32.
@@ -46,7 +47,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Record):
     """Types of two values, and the elements at which they differ most.
 
     Attributes:
@@ -66,7 +67,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Record):
     """A value that differs between the two runs.
 
     Attributes:
@@ -91,7 +92,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class ModuleRow:
+class ModuleRow(Record):
     """Summary of the compared values of one module in one direction.
 
     Attributes:

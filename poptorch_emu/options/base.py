@@ -7,7 +7,7 @@ module knows no option by name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from numbers import Integral
@@ -17,6 +17,7 @@ from poptorch_emu.errors import require
 from poptorch_emu.log import logger
 from poptorch_emu.near_names import nearest
 from poptorch_emu.options.old_names import note_old_name
+from poptorch_emu.printed.terminal import html_table
 
 Self = TypeVar("Self", bound="Freezable")
 # Numbers of replicas, micro-batches, processes and the like: the engine counts with 32 bits.
@@ -286,9 +287,24 @@ class OptionsDict(Freezable, metaclass=_WithOldNames):
 
     def __repr__(self) -> str:
         """Returns the class, the values, then the private attributes."""
+        return format_fields(type(self).__name__, self._shown())
+
+    def _repr_html_(self) -> str:
+        """Returns a row for each option, also of groups, for a notebook."""
+        return html_table([[type(self).__name__, ""], *self._rows("")], 2)
+
+    def _shown(self) -> dict[str, Any]:
+        """Returns the values, then the private attributes, by name."""
         hidden = ("_values", "_chosen", "_is_frozen")
         private = {name: value for name, value in self.__dict__.items() if name not in hidden}
-        return format_fields(type(self).__name__, {**self._values, **private})
+        return {**self._values, **private}
+
+    def _rows(self, prefix: str) -> Iterator[list[str]]:
+        for name, value in self._shown().items():
+            if isinstance(value, OptionsDict):
+                yield from value._rows(f"{prefix}{name}.")
+            elif name != "_popart":  # `Options` itself shows it, as `_Popart`.
+                yield [f"{prefix}{name}", repr(value)]
 
 
 def format_fields(type_name: str, fields: dict[str, Any]) -> str:

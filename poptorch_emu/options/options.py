@@ -22,7 +22,6 @@ from poptorch_emu.options.base import (
     COUNTS,
     Freezable,
     flag,
-    format_fields,
     integer,
     merge,
     note_accepted,
@@ -407,7 +406,7 @@ class Options(ReportingOptions, path="options"):
     def _parts(self) -> Iterator[Freezable]:
         return (value for value in self.__dict__.values() if isinstance(value, Freezable))
 
-    def __repr__(self) -> str:
+    def _shown(self) -> dict[str, Any]:
         """Returns the values, then the groups of options in alphabetical order."""
         names = (
             "Distributed",
@@ -418,6 +417,5 @@ class Options(ReportingOptions, path="options"):
             "Training",
             "_Popart",
         )
-        return format_fields(
-            type(self).__name__, {**self._values, **{name: getattr(self, name) for name in names}}
-        )
+        groups = {name: getattr(self, name) for name in names}
+        return {**self._values, "execution_strategy": self._execution_strategy, **groups}

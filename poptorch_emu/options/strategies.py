@@ -7,6 +7,7 @@ These objects only store the user's choices. `strategy_config` converts one to t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any, TypeAlias
 
 from poptorch_emu.config import (
@@ -57,7 +58,8 @@ class Stage:
 
     def __repr__(self) -> str:
         """Returns the expression that creates the stage."""
-        return f"Stage{self._blocks!r}"
+        ipu = "" if self._ipu is None else f".ipu({self._ipu})"
+        return f"{_call(self, self._blocks)}{ipu}"
 
 
 class Phase:
@@ -98,6 +100,10 @@ class Phase:
         )
         for stage, ipu in zip(self.stages, ipus, strict=True):
             stage.ipu(ipu)
+
+    def __repr__(self) -> str:
+        """Returns the expression that creates the phase."""
+        return _call(self, self.stages)
 
 
 class _IExecutionStrategy:
@@ -188,6 +194,13 @@ class PipelinedExecution(_IExecutionStrategy):
         """Sets the order or the table; `emulator.set_schedule` also checks it."""
         self._order = order
 
+    def __repr__(self) -> str:
+        """Returns the expression that creates the strategy, and the order of the pipeline."""
+        stages = self._stages if self._auto_stage is None else [self._auto_stage]
+        order = self._order.name if isinstance(self._order, TableConfig) else self._order.value
+        suffix = "" if order == PipelineOrder.GROUPED.value else f" in the order {order!r}"
+        return f"{_call(self, stages)}{suffix}"
+
 
 class ShardedExecution(PipelinedExecution):
     """Runs the model over the IPUs in sequence, one micro-batch at a time (exact)."""
@@ -239,6 +252,15 @@ class _IPhasedExecution(_IExecutionStrategy):
         self._separate_backward_phase = use
         return self
 
+    def __repr__(self) -> str:
+        """Returns the expression that creates the strategy, and its settings."""
+        separate = ".useSeparateBackwardPhase()" if self._separate_backward_phase else ""
+        return f"{_call(self, self._phases)}{self._liveness_call()}{separate}"
+
+    def _liveness_call(self) -> str:
+        """Returns the call that sets the liveness; "" for the default."""
+        raise NotImplementedError("a phased strategy says how its liveness is set")
+
     def backendOptions(self) -> dict[str, Any]:
         """Returns the entries of the strategy in `Options.toDict()` (exact)."""
         return {
@@ -263,6 +285,10 @@ class ParallelPhasedExecution(_IPhasedExecution):
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
         return self
 
+    def _liveness_call(self) -> str:
+        is_default = self._tensors_liveness is Liveness.AlwaysLive
+        return "" if is_default else ".sendTensorsOffChipAfterFwd()"
+
 
 class SerialPhasedExecution(_IPhasedExecution):
     """Runs all phases on the same IPUs, one after another (modelled)."""
@@ -282,6 +308,10 @@ class SerialPhasedExecution(_IPhasedExecution):
         require_type(liveness, Liveness, "liveness")
         self._tensors_liveness = liveness
         return self
+
+    def _liveness_call(self) -> str:
+        is_default = self._tensors_liveness is Liveness.AlwaysLive
+        return "" if is_default else f".setTensorsLiveness({self._tensors_liveness})"
 
 
 def _order_config(order: PipelineOrder | TableConfig) -> dict[str, Any]:
@@ -314,6 +344,12 @@ def strategy_config(strategy: _IExecutionStrategy) -> StrategyConfig:
 
 def _stage_config(stage: Stage, phase: int) -> StageConfig:
     return StageConfig(block_ids=stage.blocks, ipu=stage._ipu, phase=phase)
+
+
+def _call(made: object, arguments: Iterable[Any]) -> str:
+    """Returns a call of an object's class, whose arguments are members of enumerations or not."""
+    texts = (str(each) if isinstance(each, Enum) else repr(each) for each in arguments)
+    return f"{type(made).__name__}({', '.join(texts)})"
 
 
 def _as_stage(arg: Any) -> Stage:

@@ -8,6 +8,7 @@ from typing import Any
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.printed.records import Record
 from poptorch_emu.report.pictures import axes_or_new
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
@@ -18,7 +19,7 @@ from poptorch_emu.schedule.stash import stash_depths
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Record):
     """One schedule for a model, with its costs.
 
     Attributes:

@@ -10,11 +10,11 @@ from typing import Any
 from poptorch_emu.numbers.magnitudes import Magnitudes, TypeRange
 from poptorch_emu.numbers.numerics import ModuleGradients, Numerics, OperationNumbers
 from poptorch_emu.numbers.run import Direction
+from poptorch_emu.printed.terminal import shortened
 from poptorch_emu.report.bottleneck_text import listed
 from poptorch_emu.report.numbers_report import where
 from poptorch_emu.report.pictures import axes_or_new
 from poptorch_emu.report.printed_report import PrintedReport, Table
-from poptorch_emu.report.terminal import shortened
 from poptorch_emu.report.terms import TERMS
 
 _NUM_SHOWN, _NUM_MODULES = 20, 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from poptorch_emu.report.terminal import (
+from poptorch_emu.printed.records import WithRecords
+from poptorch_emu.printed.terminal import (
     fitted_table,
     html_lines,
     html_table,
@@ -38,7 +39,7 @@ class Code(str):
     __slots__ = ()
 
 
-class PrintedReport:
+class PrintedReport(WithRecords):
     """A value that prints as lines of text and tables, which its class provides."""
 
     @classmethod

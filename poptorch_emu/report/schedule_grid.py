@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poptorch_emu.report.text_table import to_table
+from poptorch_emu.printed.text_table import to_table
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.csv_text import cell_text
 from poptorch_emu.schedule.schedule import Schedule

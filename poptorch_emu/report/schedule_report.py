@@ -15,10 +15,11 @@ from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.memory.memory_plan import Movement
 from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.printed.records import WithRecords
+from poptorch_emu.printed.terminal import fitted_table, html_lines, terminal_width, wrapped
 from poptorch_emu.report.pictures import shaded
 from poptorch_emu.report.schedule_grid import grid_rows
 from poptorch_emu.report.schedule_picture import draw_schedule, shades_of, shown_slots
-from poptorch_emu.report.terminal import fitted_table, html_lines, terminal_width, wrapped
 from poptorch_emu.report.terms import TERMS, ink_on
 from poptorch_emu.schedule.csv_text import to_csv
 from poptorch_emu.schedule.free_run import FreeRun, free_run
@@ -47,7 +48,7 @@ _TERM_OF_LETTER = {
 
 
 @dataclass(frozen=True)
-class SchedulePlan:
+class SchedulePlan(WithRecords):
     """The actions of each IPU in one window: one weight update, or one call (exact).
 
     Attributes:

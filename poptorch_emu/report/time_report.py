@@ -7,10 +7,10 @@ from typing import Any
 
 from poptorch_emu.plan.time.step_parts import Group, Part
 from poptorch_emu.plan.time.time_plan import TimePlan
+from poptorch_emu.printed.terminal import shortened
 from poptorch_emu.report.bottleneck_text import bottleneck_text, spread_weight_text
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
-from poptorch_emu.report.terminal import shortened
 
 _STAGE_PARTS = ("forward", "recompute", "backward", "weights")
 _NUM_SHOWN = 5

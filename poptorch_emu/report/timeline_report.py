@@ -6,14 +6,14 @@ from collections import defaultdict
 from typing import Any
 
 from poptorch_emu.plan.time.time_plan import Event
-from poptorch_emu.report.pictures import Box, axes_or_new, draw_boxes
-from poptorch_emu.report.terminal import (
+from poptorch_emu.printed.terminal import (
     fitted_table,
     html_lines,
     html_table,
     terminal_width,
     wrapped,
 )
+from poptorch_emu.report.pictures import Box, axes_or_new, draw_boxes
 from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
 from poptorch_emu.report.timeline_svg import timeline_svg
 

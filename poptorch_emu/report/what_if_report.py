@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from poptorch_emu.printed.records import Record
+from poptorch_emu.printed.terminal import fitted_table, html_table, terminal_width, wrapped
 from poptorch_emu.report.printed_report import PrintedReport
-from poptorch_emu.report.terminal import fitted_table, html_table, terminal_width, wrapped
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Record):
     """One choice of settings, with its costs.
 
     Attributes:

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from poptorch_emu.enums import OverlapMode
+from poptorch_emu.printed.records import Record
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Record):
     """An input or output that crosses once for each micro-batch, beside the compute.
 
     Attributes:

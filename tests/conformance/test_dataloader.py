@@ -445,3 +445,13 @@ def test_epoch_when_the_dataset_stops_then_ends_as_pytorchs(mode):
         torch.testing.assert_close(list(map(torch.clone, loader)), list(plain), rtol=0, atol=0)
     if mode is not DataLoaderMode.Sync:
         loader.terminate()
+
+
+def test_repr_then_tells_the_dataset_the_step_and_the_mode():
+    options = poptorch.Options().deviceIterations(5)
+    dataset = torch.utils.data.TensorDataset(torch.arange(60))
+    loader = poptorch.DataLoader(options, dataset, batch_size=4)
+    assert repr(loader) == (
+        "DataLoader(TensorDataset, rows_per_step=20, num_steps=3, num_workers=0, "
+        "mode=DataLoaderMode.Sync)"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,22 @@ def with_less_room(accumulation: int) -> poptorch.Options:
     return made
 
 
-def cut(*counts: int) -> poptorch.PipelinedExecution:
+def cut(*counts: int, ipus: Sequence[int] = range(4)) -> poptorch.PipelinedExecution:
     names = iter(f"layer{number}" for number in range(12))
     return poptorch.PipelinedExecution(
         *(
             poptorch.Stage(*(next(names) for _ in range(count))).ipu(ipu)
-            for ipu, count in enumerate(counts)
+            for ipu, count in zip(ipus, counts, strict=False)
         )
     )
+
+
+def within_layers() -> nn.Module:
+    """Returns a model whose IPUs begin at the second half of a layer."""
+    model = course.Layers(HIDDEN)
+    for ipu, number in enumerate((1, 3, 5), start=1):
+        poptorch.BeginBlock(model.layers[number].down, ipu_id=ipu)
+    return model
 
 
 def wrapping(
@@ -109,6 +117,7 @@ RIGHT: dict[str, tuple[int, Callable[[], Any]]] = {
     "most micro-batches": (2, lambda: options(64)),
     "iterations beside them": (2, lambda: options(54, deviceIterations=3)),
     "smaller micro-batches": (3, lambda: options(64)),
+    "the best on other IPUs": (4, lambda: cut(3, 5, 3, 1, ipus=(3, 2, 1, 0))),
     "ZB-H1": (5, schedules.zero_bubble_h1),
     "a name": (5, lambda: "zero_bubble_v"),
     "another optimiser": (7, lambda: adam),
@@ -127,6 +136,7 @@ WRONG: dict[str, tuple[int, Callable[[], Any], str]] = {
     "uncut": (1, lambda: course.Layers(HIDDEN), "use 1 of the 4 IPUs"),
     "two IPUs": (1, lambda: placed(lambda number: number // 4), "use 2 of the 4 IPUs"),
     "unequal": (1, lambda: placed(lambda n: min(n, 3)), "have 1, 1, 1, 5 layers"),
+    "within layers": (1, within_layers, "have 1.5, 2, 2, 2.5 layers"),
     "backwards": (1, lambda: placed(lambda number: number % 4), "cannot go backwards"),
     "a layer left out": (1, lambda: WithoutTheLast(HIDDEN), "no longer computes"),
     "another model": (1, lambda: course.Layers([1024] * 4), "its weights are others"),
@@ -165,7 +175,13 @@ WRONG: dict[str, tuple[int, Callable[[], Any], str]] = {
     "more replicas": (3, lambda: options(16, replicationFactor=2), "2 replicas need more"),
     "equal counts": (4, lambda: cut(3, 3, 3, 3), "Another cut gives"),
     "two stages": (4, lambda: cut(6, 6), "use 2 IPUs, but the task has 4"),
-    "a block forgotten": (4, lambda: cut(3, 3, 3, 2), "'layer11'"),
+    "a block forgotten": (4, lambda: cut(3, 3, 3, 2), "No stage has layer11."),
+    "a block forgotten in options": (
+        3,
+        lambda: options(64, setExecutionStrategy=cut(4, 3)),
+        "Unknown Block 'layer7' list of expected Blocks: ['layer0', 'layer1', 'layer2', 'layer3', "
+        "'layer4', 'layer5', 'layer6']. Add it to a stage",
+    ),
     "GPipe": (5, schedules.gpipe, "stashes 8 micro-batches"),
     "1F1B": (5, schedules.one_f_one_b, "bubble is 27.3%"),
     "ZB-H2": (5, schedules.zero_bubble_h2, "stashes 7 micro-batches"),

@@ -19,6 +19,7 @@ from poptorch_emu.near_names import did_you_mean, nearest
         ("device_iterations", "deviceIterations"),
         ("DEVICEITERATIONS", "deviceIterations"),
         ("anchorTensor", None),
+        ("deviceIterations2", None),
         ("", None),
         (3, None),
     ],

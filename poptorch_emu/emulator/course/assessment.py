@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from poptorch_emu.report.terminal import terminal_width, wrapped
+from poptorch_emu.printed.terminal import terminal_width, wrapped
 
 _RIGHT, _WRONG = "#2e7d32", "#b3261e"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poptorch_emu.emulator.course.exercise import Exercise, Findings, Wrapped
 from poptorch_emu.emulator.course.placing import (
     SYSTEM,
     evenly,
+    fault_of_blocks,
     fault_of_ipus,
     half_layers,
+    ipus_in_order,
     plain_options,
 )
 from poptorch_emu.emulator.estimates import estimate
@@ -28,10 +32,12 @@ def _wrap(strategy: PipelinedExecution) -> Wrapped:
 
 
 def _assess(strategy: PipelinedExecution) -> Findings:
+    if fault := fault_of_blocks(strategy, len(HIDDEN)):
+        return Findings((fault,))
     report = estimate(*_wrap(strategy), system=SYSTEM)
     if fault := fault_of_ipus(report, NUM_IPUS):
         return Findings((fault,))
-    best = estimate(*_wrap(_best_cut()), system=SYSTEM)
+    best = estimate(*_wrap(_best_cut(ipus_in_order(report))), system=SYSTEM)
     milliseconds = [stage.cycles / report.clock_hz * 1e3 for stage in report.stages]
     facts = (
         f"The stages take {', '.join(f'{one:.2f}' for one in milliseconds)} ms for a micro-batch: "
@@ -50,10 +56,12 @@ def _assess(strategy: PipelinedExecution) -> Findings:
     )
 
 
-def _best_cut() -> PipelinedExecution:
+def _best_cut(ipus: Sequence[int]) -> PipelinedExecution:
+    """Returns the best cut, whose stages are on `ipus` in order."""
     wrapped = _wrap(PipelinedExecution())
     split = plan_split(*wrapped, num_ipus=NUM_IPUS, system=SYSTEM)
-    return PipelinedExecution(*(Stage(*stage.units).ipu(stage.ipu) for stage in split.stages))
+    stages = zip(split.stages, ipus, strict=True)
+    return PipelinedExecution(*(Stage(*stage.units).ipu(ipu) for stage, ipu in stages))
 
 
 def _speed(report: TimeReport) -> float:

@@ -39,20 +39,25 @@ def _assess(model: Layers) -> Findings:
             "run, never what they compute: is each layer called once, in order?",
         ))  # fmt: skip
     report = estimate(*_wrap(model), system=SYSTEM)
-    ipus = [_ipu_of(f"layers.{number}.up", report) for number in range(len(HIDDEN))]
-    used = sorted(set(ipus))
-    facts = (f"The layers run on the IPUs {', '.join(map(str, ipus))}.",)
-    return Findings(tuple(_faults(ipus, used)), facts)
+    halves = [
+        [_ipu_of(f"layers.{number}.{half}", report) for half in ("up", "down")]
+        for number in range(len(HIDDEN))
+    ]
+    shown = ("/".join(map(str, dict.fromkeys(of_layer))) for of_layer in halves)
+    facts = (f"The layers run on the IPUs {', '.join(shown)}.",)
+    ipus = [ipu for of_layer in halves for ipu in of_layer]
+    return Findings(tuple(_faults(ipus, sorted(set(ipus)))), facts)
 
 
 def _faults(ipus: Sequence[int], used: Sequence[int]) -> list[str]:
     if len(used) != NUM_IPUS:
         return [f"The layers use {len(used)} of the {NUM_IPUS} IPUs that there are. {_WAY}."]
-    counts = [ipus.count(ipu) for ipu in used]
+    counts = [ipus.count(ipu) / 2 for ipu in used]  # Two halves are a layer.
     if len(set(counts)) > 1:
+        shown = ", ".join(f"{count:g}" for count in counts)
         return [
-            f"The IPUs have {', '.join(map(str, counts))} layers. All layers take equally long, so "
-            "the IPU with most of them makes the others wait: give each IPU the same number."
+            f"The IPUs have {shown} layers. All layers take equally long, so the IPU with most of "
+            "them makes the others wait: give each IPU the same number."
         ]
     return []
 

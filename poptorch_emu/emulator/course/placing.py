@@ -11,7 +11,8 @@ from poptorch_emu.emulator.course.layers import Layers
 from poptorch_emu.executor.factories import trainingModel
 from poptorch_emu.ops.block_annotations import BeginBlock
 from poptorch_emu.optim import AdamW
-from poptorch_emu.options import Options
+from poptorch_emu.options import Options, PipelinedExecution
+from poptorch_emu.options.strategies import strategy_config
 from poptorch_emu.report.time_report import TimeReport
 
 # System of all machine figures in the course.
@@ -48,13 +49,31 @@ def half_layers(
 
 def fault_of_ipus(report: TimeReport, num_ipus: int) -> str:
     """Returns a sentence if the stages are not on `num_ipus` IPUs; "" if they are."""
-    used = len(report.ipus)
+    used = len(ipus_in_order(report))
     if used == num_ipus:
         return ""
     return (
         f"The stages use {used} {'IPU' if used == 1 else 'IPUs'}, but the task has {num_ipus}. An "
         f"execution strategy can say so: poptorch.Stage(...).ipu({num_ipus - 1}) puts a stage on "
         "the last one."
+    )
+
+
+def ipus_in_order(report: TimeReport) -> list[int]:
+    """Returns the IPUs that run a block, each once, in the order of the stages."""
+    return list(dict.fromkeys(stage.ipu for stage in report.stages if any(stage.blocks)))
+
+
+def fault_of_blocks(strategy: PipelinedExecution, num_layers: int) -> str:
+    """Returns a sentence that names the layers that are in no stage; "" if there are none."""
+    stages = strategy_config(strategy).stages
+    named = {block for stage in stages for block in stage.block_ids}
+    missing = [name for name in map("layer{}".format, range(num_layers)) if name not in named]
+    if not stages or not missing:
+        return ""
+    return (
+        f"No stage has {', '.join(missing)}. The stages should have all {num_layers} layers, "
+        f"layer0 to layer{num_layers - 1}, each once."
     )
 
 

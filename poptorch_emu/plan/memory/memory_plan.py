@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from poptorch_emu.printed.records import Record
+
 
 class Content(Enum):
     """Purpose of a piece of memory."""
@@ -34,7 +36,7 @@ class Store(Enum):
 
 
 @dataclass(frozen=True)
-class Holding:
+class Holding(Record):
     """One piece of memory that an IPU holds.
 
     Attributes:
@@ -60,7 +62,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Movement:
+class Movement(Record):
     """Bytes that a segment reads from and writes to streaming memory in one window.
 
     Attributes:

@@ -17,6 +17,7 @@ from itertools import accumulate
 from poptorch_emu.machine.costs.tiles import Tiles
 from poptorch_emu.machine.links import copy_cycles
 from poptorch_emu.machine.tile_memory import fullest_bytes
+from poptorch_emu.printed.records import Record
 from poptorch_emu.schedule.stash import stash_slots
 
 # Assumed program size of a training graph of a few large layers; published sizes are 45 to 140 kB.
@@ -62,7 +63,7 @@ class Tie:
 
 
 @dataclass(frozen=True)
-class StageSplit:
+class StageSplit(Record):
     """One stage of a division.
 
     Attributes:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from poptorch_emu.machine.spread import Figure, Subject
 from poptorch_emu.plan.time.step_parts import Group, Part
 from poptorch_emu.plan.time.window import Window
+from poptorch_emu.printed.records import Record
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.schedule import Port
 
 
 @dataclass(frozen=True)
-class OperationTime:
+class OperationTime(Record):
     """The time of one operation each time its segment runs.
 
     Attributes:
@@ -79,7 +80,7 @@ class OperationTime:
 
 
 @dataclass(frozen=True)
-class ActionTime:
+class ActionTime(Record):
     """Cycles that a stage takes for one micro-batch in one direction, in exclusive parts.
 
     Attributes:
@@ -127,7 +128,7 @@ class ActionTime:
 
 
 @dataclass(frozen=True)
-class StageTime:
+class StageTime(Record):
     """The time of a stage for one micro-batch.
 
     Attributes:
@@ -167,7 +168,7 @@ class StageTime:
 
 
 @dataclass(frozen=True)
-class UpdateTime:
+class UpdateTime(Record):
     """The time of one update of an IPU's weights, in cycles.
 
     Attributes:
@@ -190,7 +191,7 @@ class UpdateTime:
 
 
 @dataclass(frozen=True)
-class SpreadWeight:
+class SpreadWeight(Record):
     """A trained weight that several IPUs read, which a real system refuses.
 
     Attributes:
@@ -209,7 +210,7 @@ class SpreadWeight:
 
 
 @dataclass(frozen=True)
-class IpuTime:
+class IpuTime(Record):
     """The time of an IPU during one step.
 
     Attributes:
@@ -236,7 +237,7 @@ class IpuTime:
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(Record):
     """One bar of the timeline: a part of an action on one IPU.
 
     Attributes:
@@ -258,7 +259,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class HostWork:
+class HostWork(Record):
     """Work of the user's own program while the device computes (modelled).
 
     Attributes:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from html.parser import HTMLParser
 
 import pytest
 import torch
-from support.emulator_values import BATCH, NAME, OTHERS, VALUES, make_training
+from support.emulator_values import BATCH, NAME, OTHERS, VALUES, make_training, training
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.plan.time.step_parts import Part
 from poptorch_emu.plan.time.time_plan import Event
+from poptorch_emu.printed.records import Records
 from poptorch_emu.report.timeline_report import TimelineReport
 from poptorch_emu.report.written_file import WrittenFile
 
+# Functions whose results have records as members.
+MEMBERS = (
+    "estimate", "timeline", "what_if", "plan_split", "compare_schedules", "memory", "tile_memory",
+    "compare", "numerics", "schedule",
+)  # fmt: skip
 _WITHOUT_END = {"rect", "meta", "br", "input"}
 
 
@@ -69,6 +78,54 @@ def test_value_in_a_notebook_then_is_well_formed_and_names_are_text(name, tmp_pa
         "tr",
     }  # fmt: skip
     assert NAME not in markup
+
+
+def members(value: object) -> Iterator[tuple[str, object]]:
+    """Yields the fields of a value that are records, or tuples of records."""
+    for field in fields(value) if is_dataclass(value) else ():
+        member = getattr(value, field.name)
+        first = member[0] if isinstance(member, tuple) and member else member
+        if is_dataclass(first) and hasattr(first, "_repr_html_"):
+            yield field.name, member
+
+
+def test_members_of_reports_then_are_shown_as_tables_whose_names_are_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = set()
+    for name in MEMBERS:
+        for member, value in members(VALUES[name](tmp_path)):
+            shown.add(f"{name}.{member}")
+            for each in (value, value[0]) if isinstance(value, tuple) else (value,):
+                markup = each._repr_html_()
+                assert elements(markup) <= {"div", "pre", "table", "td", "th", "tr"}
+                assert NAME not in markup
+            if isinstance(value, tuple):
+                assert "(" not in str(value).splitlines()[0]
+                assert max(map(len, str(value).splitlines())) <= 80
+    assert shown >= {
+        "estimate.stages", "estimate.ipus", "estimate.updates", "estimate.all_operations",
+        "what_if.points", "plan_split.stages", "compare_schedules.candidates", "compare.modules",
+        "memory.holdings", "tile_memory.ipus",
+    }  # fmt: skip
+
+
+def test_members_then_have_their_numbers_and_equal_the_tuple():
+    time = emulator.estimate(training())
+    assert type(time.stages) is not tuple and time.stages == tuple(time.stages)
+    text = str(time.ipus)
+    assert text.startswith("ipu  seconds.compute")
+    for ipu in time.ipus:
+        assert f"{ipu.seconds[Part.COMPUTE]:.4g}" in text
+    assert "accumulation 16" in str(
+        emulator.what_if(training(), sweep={"accumulation": [16]}).points
+    )
+
+
+def test_members_when_there_are_many_then_the_others_are_counted():
+    events = Records(Event(0, f"0F{n}", n, 0.0, n * 1e-6, "forward") for n in range(1_234))
+    assert str(events).endswith("1,174 more are not shown.")
+    assert "1,174 more are not shown." in events._repr_html_()
+    assert "more" not in str(Records(events[:60]))
 
 
 def test_timeline_in_a_notebook_then_has_a_lane_an_ipu_and_the_numbers_of_micro_batches(tmp_path):

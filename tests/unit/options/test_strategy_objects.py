@@ -5,6 +5,8 @@ import pickle
 
 import pytest
 
+import poptorch_emu as poptorch
+from poptorch_emu import emulator
 from poptorch_emu.config import StageConfig, StrategyConfig, StrategyKind
 from poptorch_emu.enums import AutoStage, Liveness, OutputMode
 from poptorch_emu.options import (
@@ -243,3 +245,40 @@ def test_tracing_callbacks_then_harmless():
     strategy.onStartTracing()
     strategy.onEndTracing()
     assert strategy.stage("a").blocks == ("a",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Stage('a', 'b').ipu(3)",
+        "Phase(Stage('a'), Stage('b').ipu(1))",
+        "PipelinedExecution(AutoStage.SameAsIpu)",
+        "PipelinedExecution(Stage('a').ipu(1), Stage('b', 'c'))",
+        "ShardedExecution(Stage('a'))",
+        "ParallelPhasedExecution(Phase(Stage('a'))).sendTensorsOffChipAfterFwd()",
+        "SerialPhasedExecution(Phase(Stage('a')), Phase(Stage('b')))"
+        ".setTensorsLiveness(Liveness.OffChipAfterFwd).useSeparateBackwardPhase()",
+    ],
+)
+def test_repr_then_is_the_expression_that_creates_the_value(text):
+    assert repr(eval(text, vars(poptorch).copy())) == text
+
+
+def test_repr_when_a_schedule_is_set_then_names_it():
+    options = poptorch.Options()
+    options.setExecutionStrategy(poptorch.PipelinedExecution("a", "b"))
+    for order in ("zero_bubble_v", "interleaved"):
+        emulator.set_schedule(options, order)
+        expected = f"PipelinedExecution(Stage('a'), Stage('b')) in the order {order!r}"
+        assert f"execution_strategy={expected}" in repr(options)
+
+
+def test_options_in_a_notebook_then_have_a_row_each_and_names_are_text():
+    options = poptorch.Options().modelName("<b>bert")
+    options.Training.gradientAccumulation(12)
+    markup = options._repr_html_()
+    assert "<b>" not in markup and "&lt;b&gt;bert" in markup
+    cell = '</td><td style="text-align:left">'
+    assert f"Training.gradient_accumulation{cell}12</td>" in markup
+    assert f"execution_strategy{cell}PipelinedExecution(" in markup
+    assert " object at 0x" not in markup

@@ -17,9 +17,9 @@ from support.forked_programs import run_forked
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
+from poptorch_emu.printed.terminal import fitted_table
 from poptorch_emu.report import pictures, schedule_picture
 from poptorch_emu.report.model_report import ModelReport
-from poptorch_emu.report.terminal import fitted_table
 from poptorch_emu.report.terms import TERMS
 from poptorch_emu.schedule.actions import Kind
 from poptorch_emu.schedule.free_run import free_run

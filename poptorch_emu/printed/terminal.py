@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from poptorch_emu.report.text_table import printable_rows, to_table
+from poptorch_emu.printed.text_table import printable_rows, to_table
 from poptorch_emu.untrusted.texts import as_html, printable
 
 # Columns without a terminal, and the limits for terminals that are too narrow or too wide.

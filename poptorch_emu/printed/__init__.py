@@ -1,0 +1,1 @@
+"""Tables and records for terminals and notebooks, which every other room may use."""
