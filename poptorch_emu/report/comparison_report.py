@@ -9,7 +9,7 @@ from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.printed.records import Record
-from poptorch_emu.report.pictures import axes_or_new
+from poptorch_emu.report.pictures import axes_or_new, label_points
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
 from poptorch_emu.report.what_if_report import fastest
@@ -98,20 +98,15 @@ class ComparisonReport(PrintedReport):
         Arguments, result and errors are those of `SchedulePlan.plot`.
         """
         axes = axes_or_new(axes, 8.0, 5.0)
-        for candidate in self.candidates:
-            if candidate.problem:
-                continue
-            place = candidate.bubble_by_cycles, candidate.tile_bytes / KIB
-            is_filled = candidate.fits != "no"
-            style = "full" if is_filled else "none"
-            axes.plot(*place, "o", color=TERMS["schedule"].colour, fillstyle=style)
-            axes.annotate(
-                candidate.name, place, xytext=(5, 4), textcoords="offset points", fontsize=8,
-                parse_math=False,
-            )  # fmt: skip
+        shown = [candidate for candidate in self.candidates if not candidate.problem]
+        points = [(one.bubble_by_cycles, one.tile_bytes / KIB, one.name) for one in shown]
+        for candidate, (bubble, size, _) in zip(shown, points, strict=True):
+            style = "full" if candidate.fits != "no" else "none"
+            axes.plot(bubble, size, "o", color=TERMS["schedule"].colour, fillstyle=style)
         axes.set_xlabel("share of the time that IPUs wait")
         axes.set_ylabel("KiB of the fullest tile (empty circles do not fit)")
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        label_points(axes, points)
         return axes
 
     def _rows(self) -> list[list[str]]:

@@ -16,6 +16,12 @@ from poptorch_emu.report.terms import TERMS, Term, ink_on, lighter, term
 _EDGE = "#161b26"
 # Hatches have the colour of the edge. This one is half transparent, so that digits stay readable.
 _HATCHED_EDGE = "#161b2670"
+# Places of a text beside its point that are tried in turn: offsets in points, and the text's side.
+# The last one is used if all are taken.
+_BESIDE = (
+    (5, 4, "left"), (-5, 4, "right"), (5, -11, "left"), (-5, -11, "right"), (0, 12, "center"),
+    (0, -19, "center"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,34 @@ def draw_limit(axes: Any, limit: float, name: str) -> None:
             fontsize=8, parse_math=False,
             bbox={"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1.0},
         )  # fmt: skip
+
+
+def label_points(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
+    """Writes a text beside each drawn point, where it stays inside and covers nothing if it can.
+
+    Args:
+        axes: matplotlib axes with the points.
+        points: x, y and text of each point.
+    """
+    axes.margins(0.12)
+    axes.figure.canvas.draw()  # The layout decides where the points are on the figure.
+    box_of = importlib.import_module("matplotlib.transforms").Bbox.from_extents
+    taken = []
+    for x, y, _ in points:
+        right, up = axes.transData.transform((x, y))
+        taken.append(box_of(right - 4, up - 4, right + 4, up + 4))
+    for x, y, text in points:
+        for beside in _BESIDE:
+            label = axes.annotate(
+                text, (x, y), xytext=beside[:2], textcoords="offset points", ha=beside[2],
+                fontsize=8, parse_math=False,
+            )  # fmt: skip
+            box = label.get_window_extent()
+            is_inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if beside == _BESIDE[-1] or (is_inside and not box.count_overlaps(taken)):
+                break
+            label.remove()
+        taken.append(box)
 
 
 def draw_unknown(axes: Any, quantity: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from poptorch_emu.report.pictures import Box, axes_or_new, draw_boxes
@@ -19,6 +20,8 @@ _LENGTHS = {"forward": 1.0, "recompute": 1.0, "backward": 2.0, "weights": 1.0, "
 MOST_SLOTS = 60
 _GAP = 3.0
 _INCHES = 0.26
+# If there are more steps, only each fifth has its number.
+_MOST_NUMBERED = 40
 
 
 def shown_slots(num_slots: int) -> tuple[range, range]:
@@ -61,16 +64,24 @@ def part_spans(schedule: Schedule, recomputes: Sequence[bool]) -> list[tuple[str
     """Returns (name, begin, end) of each part of the window in the picture of `boxes_of`."""
     parts = slot_parts(schedule)
     spans: list[tuple[str, float, float]] = []
+    for slot, begin, end in slot_spans(schedule, recomputes):
+        if spans and spans[-1][0] == parts[slot]:
+            begin = spans.pop()[1]
+        spans.append((parts[slot], begin, end))
+    return spans
+
+
+def slot_spans(
+    schedule: Schedule, recomputes: Sequence[bool]
+) -> Iterator[tuple[int, float, float]]:
+    """Yields (number, begin, end) of each slot in the picture of `boxes_of`."""
     at = 0.0
     for slots in shown_slots(schedule.num_slots):
         if slots and slots.start:
             at += _GAP
         for slot in slots:
             begin, at = at, at + _slot_length(schedule, slot, recomputes)
-            if spans and spans[-1][0] == parts[slot]:
-                begin = spans.pop()[1]
-            spans.append((parts[slot], begin, at))
-    return spans
+            yield slot, begin, at
 
 
 def _slot_length(schedule: Schedule, slot: int, recomputes: Sequence[bool]) -> float:
@@ -164,10 +175,31 @@ def draw_schedule(
             axes.text(gap, ipu, "…", ha="center", va="center")
     if run is None:
         _name_parts(axes, part_spans(schedule, recomputes))
+        slots = slot_spans(schedule, recomputes)
+        spans = [(slot + 1, begin, stop) for slot, begin, stop in slots]
+        marks = "steps, counted from 1"
+    else:
+        spans = [] if gaps else [(at + 1, at, at + 1) for at in range(ceil(end))]
+        marks = "units of time, counted from 1"
+    _mark(axes, spans)
     axes.set_xlim(0, end)
-    axes.set_xticks([])
-    axes.set_xlabel("time →  (numbers: micro-batches; lengths are not to scale)")
+    axes.set_xlabel(
+        f"{marks if spans else 'time →'}  (in boxes: micro-batches; lengths are not to scale)"
+    )
     return axes
+
+
+def _mark(axes: Any, spans: Sequence[tuple[int, float, float]]) -> None:
+    """Marks where each step begins, and numbers the steps; of many, each fifth has a number."""
+    every = 1 if len(spans) <= _MOST_NUMBERED else 5
+    numbered = [span for span in spans if span[0] == 1 or span[0] % every == 0]
+    axes.set_xticks([begin for _, begin, _ in spans])
+    axes.set_xticklabels([])
+    axes.set_xticks([(begin + end) / 2 for _, begin, end in numbered], minor=True)
+    axes.set_xticklabels([str(number) for number, _, _ in numbered], minor=True, fontsize=7)
+    axes.tick_params(axis="x", which="minor", length=0)
+    axes.grid(axis="x", which="major", color="#8b94a6", linewidth=0.4, alpha=0.6)
+    axes.set_axisbelow(True)
 
 
 def _name_parts(axes: Any, spans: Sequence[tuple[str, float, float]]) -> None:

@@ -131,6 +131,19 @@ def test_tabs_when_keys_are_pressed_then_the_panel_changes(open_page: Any) -> No
         assert page.get_attribute(f"#tab-{panel}", "aria-selected") == "true"
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_tab_of_the_panel_when_the_screen_is_narrow_then_it_is_in_sight(
+    open_page: Any, scheme: str
+) -> None:
+    page = open_page(report(), color_scheme=scheme)
+    page.set_viewport_size({"width": 390, "height": 800})
+    for panel in ("log", "summary", "graph"):
+        page.evaluate(f"location.hash = '{panel}'")
+        page.wait_for_selector(f"#tab-{panel}[aria-selected=true]")
+        box = page.locator(f"#tab-{panel}").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
 def test_table_when_sorted_then_rows_are_in_order_with_unknowns_last(open_page: Any) -> None:
     page = open_page(report(num_operations=110))
     show(page, "operations")

@@ -99,6 +99,8 @@ class ReportPage {
       tab.setAttribute("aria-selected", String(at === index));
       tab.setAttribute("tabindex", at === index ? "0" : "-1");
     });
+    const shown = this.tabs.children[index];
+    this.tabs.scrollLeft = shown.offsetLeft - (this.tabs.clientWidth - shown.offsetWidth) / 2;
     const [name, make] = this.panels[index];
     this.main.setAttribute("aria-labelledby", `tab-${name.toLowerCase()}`);
     forgetCharts();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -205,6 +206,35 @@ def test_part_spans_then_cover_the_picture_and_main_begins_with_the_first_that_c
     # The first backward of IPU 0 follows a forward in the same slot.
     first = next(box for box in boxes if (box.kind, box.lane, box.text) == ("backward", 0, "0"))
     assert begin_of["main"] == first.begin - 1.0
+
+
+def test_schedule_picture_then_each_step_is_numbered_at_its_middle():
+    grid = make_schedule(ScheduleKind.GROUPED, (0, 1, 2, 3), 8, is_training=True)
+    axes = schedule_picture.draw_schedule(grid, (True,) * 4, range(4), None)
+    marks = zip(axes.get_xticks(minor=True), axes.get_xticklabels(minor=True), strict=True)
+    begins = [*axes.get_xticks(), axes.get_xlim()[1]]
+    middles = [(low + high) / 2 for low, high in zip(begins, begins[1:], strict=False)]
+    expected = [(middle, str(step)) for step, middle in enumerate(middles, start=1)]
+    assert [(place, label.get_text()) for place, label in marks] == expected
+    assert len(middles) == grid.num_slots == 15
+    # In step 7 = 2N + 1 the first backward reaches IPU 0, for N = 3 hops.
+    boxes, _ = schedule_picture.boxes_of(grid, (True,) * 4)
+    first = min(box.begin for box in boxes if (box.lane, box.kind) == (0, "backward"))
+    assert begins[6] < first < begins[7]
+    plt.close(axes.figure)
+
+
+@pytest.mark.parametrize("num_columns", [1, 3])
+def test_labels_of_crowded_points_then_no_two_overlap_and_all_are_inside(num_columns):
+    points = [(0.1 * (n % num_columns), float(n // 2), f"schedule {n}") for n in range(8)]
+    figure, axes = plt.subplots(figsize=(8, 5))
+    axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o")
+    pictures.label_points(axes, points)
+    boxes = [label.get_window_extent() for label in axes.texts]
+    assert [label.get_text() for label in axes.texts] == [text for _, _, text in points]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
+    plt.close(figure)
 
 
 def test_schedule_of_a_long_window_then_says_what_is_left_out():
