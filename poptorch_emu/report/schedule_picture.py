@@ -198,7 +198,7 @@ def _mark(axes: Any, spans: Sequence[tuple[int, float, float]]) -> None:
     axes.set_xticks([(begin + end) / 2 for _, begin, end in numbered], minor=True)
     axes.set_xticklabels([str(number) for number, _, _ in numbered], minor=True, fontsize=7)
     axes.tick_params(axis="x", which="minor", length=0)
-    axes.grid(axis="x", which="major", color="#8b94a6", linewidth=0.4, alpha=0.6)
+    axes.grid(axis="x", which="major", linewidth=0.4)
     axes.set_axisbelow(True)
 
 
