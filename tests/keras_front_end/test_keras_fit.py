@@ -50,7 +50,7 @@ def test_fit_then_weights_and_logs_are_those_of_eager_keras(name: str, steps: in
 
 
 class OriginalRMSprop(optimizers.RMSprop):
-    """RMSprop with epsilon outside of the root, as before Keras 3 without momentum."""
+    """RMSprop with epsilon outside of the root, as in Keras 2 without momentum."""
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
@@ -77,6 +77,8 @@ OPTIMIZERS = {
     "adam-decay": lambda: optimizers.Adam(1e-3, weight_decay=0.1),
     "adam-scaled": lambda: optimizers.Adam(1e-3, loss_scale_factor=128.0, global_clipnorm=0.1),
     "adamw": lambda: optimizers.AdamW(1e-3),
+    "rmsprop": lambda: optimizers.RMSprop(1e-3, epsilon=1e-3),
+    "rmsprop-centered": lambda: optimizers.RMSprop(1e-3, centered=True, epsilon=1e-3),
     "rmsprop-momentum": lambda: optimizers.RMSprop(1e-3, momentum=0.9),
     "rmsprop-both": lambda: optimizers.RMSprop(1e-3, momentum=0.9, centered=True, epsilon=1e-3),
 }
@@ -133,13 +135,6 @@ def test_weights_with_a_constraint_then_keep_it_as_in_eager_keras() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_when_converted_then_weights_and_its_variables_are_keras_own(name: str) -> None:
     _check_same(OPTIMIZERS[name], OPTIMIZERS[name])
-
-
-@pytest.mark.parametrize("settings", [{}, {"epsilon": 1e-3}, {"centered": True, "epsilon": 1e-3}])
-def test_rmsprop_without_momentum_then_epsilon_is_outside_of_the_root(settings) -> None:
-    _check_same(
-        lambda: OriginalRMSprop(1e-3, **settings), lambda: optimizers.RMSprop(1e-3, **settings)
-    )
 
 
 def _check_same(eager_optimizer, optimizer) -> None:

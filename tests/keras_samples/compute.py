@@ -213,6 +213,9 @@ def _optimizer(sample: Sample) -> dict[str, Any]:
     else:
         model = keras.Sequential(layers)
     model.set_weights([0.5 * generator.normal(size=each.shape) for each in model.weights])
+    if sample.name == "ScheduleFreeAdamW":
+        # Its averages start at the weights, but at 0 if `fit` builds it in a graph of TensorFlow.
+        optimizer.build(model.trainable_variables)
     model.compile(optimizer, "mse", steps_per_execution=STEPS if _IS_TORCH else 1)
     model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     return {f"weight {n}": each for n, each in enumerate(model.get_weights())}

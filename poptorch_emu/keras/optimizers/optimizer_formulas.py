@@ -2,9 +2,8 @@
 
 Keras and PyTorch share names, but not formulas. Keras's SGD applies the learning rate before the
 momentum, so the device uses `1 - dampening` as the learning rate of the velocity. Keras's Adam adds
-epsilon before the second moment is corrected. RMSprop with momentum adds epsilon inside the root,
-as in TensorFlow. Without momentum TensorFlow and the IPU's front end add it outside, unlike Keras
-3. Keras's weight decay is always decoupled.
+epsilon before the second moment is corrected, and its RMSprop inside the root. Keras's weight decay
+is always decoupled.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ def _rmsprop(optimizer: Any, variables: Sequence[Any], rate: float) -> Conversio
         alpha=float(optimizer.rho),
         eps=float(optimizer.epsilon),
         centered=bool(optimizer.centered),
-        use_tf_variant=bool(optimizer.momentum),
+        use_tf_variant=True,
         **momentum,
         **_shared(optimizer),
     )
