@@ -71,7 +71,6 @@ def changed(**values):
         ("optimizations.merge_remote_buffers", ipu.config.MergeRemoteBuffersBehaviour.MERGE),
         ("io_tiles.available_memory_proportion", 1),
         ("matmuls.poplar_options", {"partialsType": "half"}),
-        ("select_ipus", [3]),
         ("experimental.multi_replica_distribution.process_index", 1),
     ],
 )
@@ -85,6 +84,15 @@ def test_setting_then_is_kept_and_without_effect(name: str, value) -> None:
     assert system_settings() == run_settings.SystemSettings()
     assert ipu.config.get_ipu_config() is config
     assert ipu.config.IPUConfig().to_dict()[name] == default
+
+
+@pytest.mark.parametrize(
+    ("selected", "num_ipus"), [(3, 1), ([63], 1), ((64,), 2), ([126], 64), ([], None), (None, None)]
+)
+def test_device_when_selected_then_its_ipus_are_those_of_all_replicas(selected, num_ipus) -> None:
+    """A system of 64 IPUs has 64 devices of one IPU, then 32 of two, and last one of all."""
+    changed(select_ipus=selected).configure_ipu_system()
+    assert system_settings().num_ipus == num_ipus
 
 
 @pytest.mark.parametrize("value", [4, [4], (4,)])
@@ -159,6 +167,9 @@ def test_setting_when_wrong_then_is_refused(name: str, value, kind, message: str
         ),
         ({"select_ipus": [1], "auto_select_ipus": 1}, "are both set"),
         ({"select_ipus": [1, 2]}, "one process has one device"),
+        ({"select_ipus": 127}, "is 127, but the system 'mk2-pod64' has 127 devices"),
+        ({"select_ipus": [-1]}, "is .-1., but the system"),
+        ({"select_ipus": ["0"]}, "is .'0'., but the system"),
         (
             {"device_connection__type": ipu.config.DeviceConnectionType.NEVER},
             "is NEVER, which needs a version: 'ipu1' or 'ipu2', not ''",

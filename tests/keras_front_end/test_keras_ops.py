@@ -211,6 +211,32 @@ def test_utilities_then_say_what_is_configured() -> None:
     assert ipu.utils.IPUConfig is ipu.config.IPUConfig
 
 
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ipu.utils.create_ipu_config(profilling=True), TypeError, "mean 'profiling'"),
+        (lambda: ipu.utils.reset_ipu_seed("42"), ValueError, "integer of 64 bits, not '42'"),
+        (lambda: ipu.utils.reset_ipu_seed(2**64), ValueError, "integer of 64 bits"),
+        (lambda: ipu.ipu_strategy.IPUStrategy("/device:IPU:1"), ValueError, "has one device"),
+        (lambda: ipu.pipelining_ops.PipelineStageOptions("x"), TypeError, "convolution_options"),
+        (
+            lambda: ipu.embedding_ops.embedding_lookup(X, [0], serialization_factor=0),
+            ValueError,
+            "does not divide",
+        ),
+        (lambda: ipu.ipu_outfeed_queue.IPUOutfeedQueue(buffer_depth="2"), ValueError, "1 or more"),
+        (
+            lambda: ipu.ipu_outfeed_queue.IPUOutfeedQueue(buffer_deph=2),
+            TypeError,
+            "Did you mean 'buffer_depth'",
+        ),
+    ],
+)
+def test_value_when_it_means_nothing_then_is_refused(call, kind, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call()
+
+
 def test_seed_when_set_again_then_programs_draw_the_same() -> None:
     models.use_ipus(1)
     found = []

@@ -42,7 +42,7 @@ _OPTIONS = Setting({})
 _ON, _OFF, _ZERO = Setting(True), Setting(False), Setting(0)
 _TREE: Tree = {
     "auto_select_ipus": _effective([], int, tuple, type(None)),
-    "select_ipus": _effective([], int, tuple),
+    "select_ipus": _effective([], int, tuple, type(None)),
     "allow_recompute": _effective(False),
     "selection_order": Setting(SelectionOrder.AUTO),
     "serialization_output_folder": Setting(""),
@@ -122,6 +122,8 @@ class IPUConfig(Group):
     Attributes:
         auto_select_ipus: number of IPUs for all replicas of a model together; by default those of
             one replica. As many replicas run as fit.
+        select_ipus: instead, the number of a device that has as many IPUs. Devices are numbered as
+            in `gcipuinfo`: each IPU, then each aligned group of 2, 4, 8, ...
         allow_recompute: whether backward may recompute activations (modelled).
         convolutions, matmuls: `poplar_options`, of which only "availableMemoryProportion" has an
             effect (modelled).
@@ -160,7 +162,7 @@ class IPUConfig(Group):
         global _configured, _settings
         _check(self)
         settings = SystemSettings(
-            num_ipus=_num_ipus(self.auto_select_ipus),
+            num_ipus=_num_ipus(self),
             allow_recompute=self.allow_recompute,
             available_memory_proportion=least_proportion(
                 self.convolutions.poplar_options, self.matmuls.poplar_options
@@ -220,18 +222,54 @@ def system_settings() -> SystemSettings:
 
 
 def _check_ipus(value: Any) -> None:
-    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    numbers = _listed(value)
     is_number = [isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers]
-    if value is not None and (len(numbers) > 1 or not all(is_number)):
+    if len(numbers) > 1 or not all(is_number):
         raise ValueError(
             f"IPUConfig.auto_select_ipus must be a positive number of IPUs, not {value!r}: one "
             "process has one device."
         )
 
 
-def _num_ipus(value: Any) -> int | None:
-    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
-    return numbers[0] if numbers else None
+def _listed(value: Any) -> list[Any]:
+    """Returns the entries of a setting that is a list, one value, or `None`."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return [] if value is None else [value]
+
+
+def _num_ipus(config: IPUConfig) -> int | None:
+    """Returns the number of IPUs of the process; `None` if the configuration selects none.
+
+    Raises:
+        ValueError: the system does not have these IPUs.
+    """
+    system = current_system()
+    counts, selected = _listed(config.auto_select_ipus), _listed(config.select_ipus)
+    if counts and selected:
+        raise ValueError(
+            "IPUConfig.auto_select_ipus and select_ipus are both set. Set one of them."
+        )
+    if len(selected) > 1:
+        raise ValueError(
+            f"IPUConfig.select_ipus is {config.select_ipus!r}, but one process has one device. "
+            "Give one entry, or set auto_select_ipus."
+        )
+    if counts and counts[0] > max(system.num_ipus, 1):
+        raise ValueError(
+            f"IPUConfig.auto_select_ipus is {counts[0]}, but the system {system.name!r} has "
+            f"{system.num_ipus} IPUs. Select fewer, or set {SYSTEM_VARIABLE} to a larger system."
+        )
+    if not selected:
+        return counts[0] if counts else None
+    (device,), devices = selected, system.devices()
+    if not isinstance(device, int) or isinstance(device, bool) or not 0 <= device < len(devices):
+        raise ValueError(
+            f"IPUConfig.select_ipus is {config.select_ipus!r}, but the system {system.name!r} has "
+            f"{len(devices)} devices, which are numbered from 0: each IPU, then each group of 2, "
+            "4, 8, ... Select one of them, or set auto_select_ipus to a number of IPUs."
+        )
+    return len(devices[device])
 
 
 def _check(config: IPUConfig) -> None:
@@ -240,17 +278,6 @@ def _check(config: IPUConfig) -> None:
     Raises:
         ValueError: two settings contradict each other.
     """
-    selected = config.select_ipus
-    if selected not in ([], ()):
-        if _num_ipus(config.auto_select_ipus) is not None:
-            raise ValueError(
-                "IPUConfig.auto_select_ipus and select_ipus are both set. Set one of them."
-            )
-        if not isinstance(selected, int) and len(selected) > 1:
-            raise ValueError(
-                f"IPUConfig.select_ipus is {selected!r}, but one process has one device. Give one "
-                "entry, or set auto_select_ipus."
-            )
     connection = config.device_connection
     is_offline = connection.type in (DeviceConnectionType.PRE_COMPILE, DeviceConnectionType.NEVER)
     if is_offline and connection.version not in ("ipu1", "ipu2"):
@@ -258,18 +285,11 @@ def _check(config: IPUConfig) -> None:
             f"IPUConfig.device_connection.type is {connection.type.name}, which needs a version: "
             f"'ipu1' or 'ipu2', not {connection.version!r}."
         )
-    system = current_system()
-    num_ipus = _num_ipus(config.auto_select_ipus)
-    if num_ipus is not None and num_ipus > max(system.num_ipus, 1):
-        raise ValueError(
-            f"IPUConfig.auto_select_ipus is {num_ipus}, but the system {system.name!r} has "
-            f"{system.num_ipus} IPUs. Select fewer, or set {SYSTEM_VARIABLE} to a larger system."
-        )
     checked_proportion(
         "IPUConfig.io_tiles.available_memory_proportion",
         config.io_tiles.available_memory_proportion,
     )
-    num_io_tiles, num_tiles = config.io_tiles.num_io_tiles, system.chip.num_tiles
+    num_io_tiles, num_tiles = config.io_tiles.num_io_tiles, current_system().chip.num_tiles
     if not 0 <= num_io_tiles < num_tiles:
         raise ValueError(
             f"IPUConfig.io_tiles.num_io_tiles is {num_io_tiles}, but an IPU has {num_tiles} tiles, "

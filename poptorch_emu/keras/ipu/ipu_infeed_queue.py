@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from poptorch_emu.keras.capture.capture_state import Capture
+from poptorch_emu.keras.settings.original_options import checked_depth
 from poptorch_emu.keras.tensorflow.loops.infeed import Infeed
 from poptorch_emu.options.base import note_accepted
 
@@ -27,10 +28,8 @@ class IPUInfeedQueue:
         Raises:
             ValueError: a shape is not known, or `prefetch_depth` is not from 1 to 255.
         """
-        depth = 1 if prefetch_depth is None else prefetch_depth
-        if not 1 <= depth <= 255:
-            raise ValueError(f"prefetch_depth must be from 1 to 255, not {prefetch_depth!r}.")
         if prefetch_depth is not None:
+            checked_depth("prefetch_depth", prefetch_depth)
             note_accepted("IPUInfeedQueue(prefetch_depth=...)")
         self._infeed = Infeed(dataset)
         self._is_dequeued = False

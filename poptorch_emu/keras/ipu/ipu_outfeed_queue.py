@@ -16,9 +16,12 @@ from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import current
 from poptorch_emu.keras.capture.device_values import all_on_device, is_of_device
 from poptorch_emu.keras.capture.host_values import to_host
+from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options.base import note_accepted
 
 __all__ = ["IPUOutfeedMode", "IPUOutfeedQueue", "IPUOutfeedQueueIterator", "ScopedIPUOutfeedQueue"]
+
+_OF_2020 = ("feed_name", "replication_factor", "io_batch_size", "outfeed_all")
 
 
 class IPUOutfeedMode(Enum):
@@ -64,13 +67,14 @@ class IPUOutfeedQueue:
             raise ValueError(
                 f"outfeed_mode must be IPUOutfeedMode.ALL or IPUOutfeedMode.LAST, not {mode!r}."
             )
-        if device_ordinal < 0:
+        if not isinstance(device_ordinal, int) or device_ordinal < 0:
             raise ValueError(f"device_ordinal must be 0 or more, not {device_ordinal!r}.")
-        if buffer_depth < 1:
+        if not isinstance(buffer_depth, int) or buffer_depth < 1:
             raise ValueError(f"buffer_depth must be 1 or more, not {buffer_depth!r}.")
         for name in of_2020:
-            if name not in ("feed_name", "replication_factor", "io_batch_size", "outfeed_all"):
-                raise TypeError(f"IPUOutfeedQueue has no argument {name!r}.")
+            if name not in _OF_2020:
+                hint = did_you_mean(name, (*_OF_2020, "outfeed_mode", "buffer_depth"))
+                raise TypeError(f"IPUOutfeedQueue has no argument {name!r}.{hint}")
             note_accepted(f"IPUOutfeedQueue({name}=...)")
         self._mode = mode
         # (Number of iterations, their rows). `_num_read` rows of the first entry are already read.

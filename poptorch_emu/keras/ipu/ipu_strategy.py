@@ -59,15 +59,20 @@ class IPUStrategy:
         """Uses the IPUs of the process's `IPUConfig`.
 
         Args:
-            ipu_device: accepted.
+            ipu_device: the first device, which is the only one.
             cpu_device: accepted.
             enable_dataset_iterators: whether only the device reads the iterators over TensorFlow
                 data sets that are created in the scope.
             enable_keras_extensions: accepted.
 
         Raises:
-            ValueError: the program runs in several processes.
+            ValueError: the program runs in several processes, or the device is another one.
         """
+        if not str(ipu_device).upper().endswith("IPU:0"):
+            raise ValueError(
+                f"IPUStrategy(ipu_device={ipu_device!r}): one process has one device. Leave it at "
+                "'/device:IPU:0'."
+            )
         processes = max(Options().Distributed.numProcesses, read_launch().num_instances)
         if processes > 1 and not self._is_of_processes:
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from poptorch_emu.near_names import did_you_mean
@@ -83,6 +84,9 @@ def stage_proportions(options: Mapping[str, Any]) -> tuple[float | None, ...]:
         ValueError: two lists are not of the same length.
     """
     given = [options[name] for name in _OF_STAGES if options.get(name) is not None]
+    for stages in given:
+        if not isinstance(stages, (list, tuple)):
+            raise TypeError(f"Options of stages are a list with one entry each, not {stages!r}.")
     for one in (one for stages in given for one in stages):
         if not hasattr(one, "matmul_options"):
             raise TypeError(f"Options of a stage are PipelineStageOptions(...), not {one!r}.")
@@ -154,21 +158,39 @@ def check_accumulation(options: Mapping[str, Any]) -> None:
         _accept(method, name, value, ("dtype",))
 
 
-def check_queue(method: str, options: Mapping[str, Any], decided: Sequence[str]) -> None:
+def check_queue(method: str, options: Mapping[str, Any], depth: str, *decided: str) -> None:
     """Checks options of a queue, and notes them as accepted.
 
     Args:
         method: name of the method with these options.
         options: values by the names of the options.
+        depth: name of the option for the number of elements that the queue holds.
         decided: names of the options that Keras decides.
 
     Raises:
-        ValueError: Keras decides one of the options.
+        ValueError: Keras decides one of the options, or a number is out of range.
+        TypeError: the option does not exist, or is not a bool.
     """
-    for name in options:
+    for name, value in options.items():
         if name in decided:
             raise ValueError(f"{method}({name}=...) is not an option: Keras decides it.")
-        note_accepted(f"{method}({name}=...)")
+        if name == depth:
+            checked_depth(name, value)
+        elif name == "optimise_latency":
+            check_flag(name, value)
+        _accept(method, name, value, (depth, "optimise_latency", "device_ordinal"))
+
+
+def checked_depth(name: str, value: Any) -> int:
+    """Returns the number of elements that a queue holds (accepted).
+
+    Raises:
+        ValueError: it is not an integer from 1 to 255.
+    """
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or not 1 <= int(value) <= 255:
+        raise ValueError(f"{name} must be an integer from 1 to 255, not {value!r}.")
+    return int(value)
 
 
 def check_flag(name: str, value: Any) -> None:

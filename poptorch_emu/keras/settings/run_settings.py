@@ -327,10 +327,15 @@ def checked_mapping(device_mapping: Sequence[int] | None) -> tuple[int, ...] | N
     """Returns the IPU of each stage.
 
     Raises:
+        TypeError: the mapping is not a list.
         ValueError: an entry is not an integer from 0 on.
     """
     if device_mapping is None:
         return None
+    if not isinstance(device_mapping, (list, tuple)):
+        raise TypeError(
+            f"device_mapping must be a list with the IPU of each stage, not {device_mapping!r}."
+        )
     for ipu in device_mapping:
         if not isinstance(ipu, int) or isinstance(ipu, bool) or ipu < 0:
             raise ValueError(

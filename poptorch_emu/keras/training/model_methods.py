@@ -270,20 +270,28 @@ class IpuModelMethods:
         """Accepts options of the queue that feeds `fit`, for example (accepted).
 
         Raises:
-            ValueError: Keras decides an option.
+            ValueError: Keras decides an option, or a number is out of range.
+            TypeError: an option does not exist, or has a wrong type.
         """
         original_options.check_queue(
-            "set_infeed_queue_options", kwargs, ("dataset", "infeed_spec", "element_spec")
+            "set_infeed_queue_options",
+            kwargs,
+            "prefetch_depth",
+            *("dataset", "infeed_spec", "element_spec"),
         )
 
     def set_outfeed_queue_options(self, **kwargs: Any) -> None:
         """Takes options of the queue that returns results (accepted).
 
         Raises:
-            ValueError: Keras decides an option.
+            ValueError: Keras decides an option, or a number is out of range.
+            TypeError: an option does not exist, or has a wrong type.
         """
         original_options.check_queue(
-            "set_outfeed_queue_options", kwargs, ("outfeed_mode", "device_ordinal")
+            "set_outfeed_queue_options",
+            kwargs,
+            "buffer_depth",
+            *("outfeed_mode", "device_ordinal"),
         )
 
     def export_for_ipu_serving(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -30,7 +30,7 @@ def embedding_lookup(
     Raises:
         ValueError: `serialization_factor` does not divide the number of rows.
     """
-    if params.shape[0] % serialization_factor:
+    if serialization_factor < 1 or params.shape[0] % serialization_factor:
         raise ValueError(
             f"serialization_factor={serialization_factor} does not divide the {params.shape[0]} "
             "rows of params. Choose one that does."

@@ -43,7 +43,7 @@ def serialized_matmul(
         )
     number, axis = _CUT[serialization_dimension]
     size = factors[number].shape[axis]
-    if size is not None and size % serialization_factor:
+    if serialization_factor < 1 or (size is not None and size % serialization_factor):
         raise ValueError(
             f"serialization_factor={serialization_factor} does not divide "
             f"{serialization_dimension}, which is {size}. Choose one that does."
