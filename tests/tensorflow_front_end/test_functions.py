@@ -262,6 +262,11 @@ def test_function_when_its_values_are_of_the_host_then_is_tensorflows_own(name: 
     assert isinstance(CALLS[name](tf.constant(X), tf.constant(Y)), tf.Tensor)
 
 
+def sign_with_another_gradient(x):
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Sign": "Square"}):
+        return tf.sign(x)
+
+
 @pytest.mark.parametrize(
     ("function", "near"),
     [
@@ -269,6 +274,12 @@ def test_function_when_its_values_are_of_the_host_then_is_tensorflows_own(name: 
         (lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[0.5]), "keras.ops"),
         (lambda x: tf.where(x > 0), "as many rows as there are"),
         (lambda x: tf.range(tf.reduce_sum(x)), "computed on the IPU"),
+        (lambda x: tf.grad_pass_through(tf.round)(x), "custom_gradient .*tf.stop_gradient"),
+        (sign_with_another_gradient, "gradient_override_map of Sign .*tf.stop_gradient"),
+        (
+            lambda x: tf.linalg.det(tf.cast(x[:, :4], tf.float16)),
+            r"MatrixDeterminant of float16\[4, 4\] is not offered.* PyTorch says: .* tf.cast",
+        ),
     ],
 )
 def test_function_without_a_counterpart_then_is_refused_on_the_device(function, near) -> None:

@@ -98,6 +98,12 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
 
     def _create_op_internal(self, *args: Any, **kwargs: Any) -> Any:
         op = super()._create_op_internal(*args, **kwargs)
+        if "_gradient_op_type" in op.node_def.attr:
+            raise refusal(
+                f"gradient_override_map of {op.type}",
+                "Write the function so that its gradient follows from it, for example with "
+                "tf.stop_gradient",
+            )
         if op.type not in _WITHOUT_EFFECT:
             self._compute(op)
         return op
@@ -126,7 +132,11 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
                 raise refusal(f"assignment in {self._forbidding}", "Use tf.where")
             if row is None:
                 raise refusal(f"operator {op.type} (in {op.name!r})", _WAYS_OUT.get(op.type, ""))
-            found = row.compute(RawCall(op, self), *self._arguments(op, row, inputs))
+            arguments = self._arguments(op, row, inputs)
+            try:
+                found = row.compute(RawCall(op, self), *arguments)
+            except (RuntimeError, IndexError, TypeError) as fault:
+                raise _refused_by_pytorch(op, arguments, fault) from fault
         outputs = found if isinstance(found, list) else [found]
         for tensor, value in zip(op.outputs, outputs, strict=True):
             self._keep(tensor, value)
@@ -214,6 +224,16 @@ def _made_on_host(graph: DeviceGraph, make: Callable[..., Any], **given: Any) ->
         is_tensor = isinstance(found, torch.Tensor)
         given["initial_value"] = found.detach().numpy() if is_tensor else found
         return make(**given)
+
+
+def _refused_by_pytorch(op: Any, arguments: Sequence[Any], fault: Exception) -> Exception:
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    forms = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in tensors)
+    why = str(fault).partition("\n")[0].rstrip(".")
+    return refusal(
+        f"{op.type} of {forms}",
+        f"PyTorch says: {why}. Convert the operands with tf.cast, or use another function",
+    )
 
 
 def _on_device(value: Any) -> Any:

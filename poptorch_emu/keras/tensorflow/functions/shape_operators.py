@@ -311,6 +311,7 @@ ROWS = {
     "TensorScatterAdd": _tensor_scatter("sum"),
     "TensorScatterMax": _tensor_scatter("amax"),
     "TensorScatterMin": _tensor_scatter("amin"),
+    "TensorScatterSub": Row(lambda call, x, i, updates: _scattered(x, i, -updates, "sum")),
     "TensorScatterUpdate": _tensor_scatter("replace"),
     "Tile": Row(lambda call, x, multiples: x.tile(_ints(multiples)), host=(1,)),
     "Transpose": Row(lambda call, x, perm: x.permute(_ints(perm)), host=(1,)),

@@ -120,9 +120,14 @@ def _known(graph: DeviceGraph, value: Any) -> Any:
     return value
 
 
+# TensorFlow's own functions whose gradients autograd finds as well.
+_WITH_OWN_GRADIENT = ("swish.<locals>.swish_impl", "recompute_grad.<locals>.inner")
+
+
 def _custom_gradient(graph: DeviceGraph, function: Any, args: Any, kwargs: Any) -> Any:
-    """Runs TensorFlow's own functions directly, because autograd finds their gradients."""
-    if getattr(function, "__module__", "").startswith("tensorflow."):
+    """Runs functions of TensorFlow whose gradients autograd finds as well."""
+    is_of_tensorflow = getattr(function, "__module__", "").startswith("tensorflow.")
+    if is_of_tensorflow and function.__qualname__ in _WITH_OWN_GRADIENT:
         return function(*args, **kwargs)[0]
     raise refusal(
         f"custom_gradient of {getattr(function, '__name__', 'a function')}",
