@@ -82,7 +82,8 @@ def by_workload(runs: Runs, columns: list[Column], left_out: Sequence[str] = ())
         left_out: workloads that a second line of means excludes; no such line if empty.
     """
     pairs = [(rows, column) for rows in runs.values() for column in columns]
-    head = [f"{machine}: {column.title}" for machine in runs for column in columns]
+    titles = [column.title for column in columns]
+    head = [title for machine in runs for title in (f"{machine}: {titles[0]}", *titles[1:])]
     lines = [["Workload", *head]]
     for workload, title in TITLES.items():
         cells = [column.cell(rows[workload]) if workload in rows else "" for rows, column in pairs]
@@ -122,10 +123,6 @@ def _figure(name: str) -> Callable[[Row], str]:
     return lambda row: f"{float(row[name]):.3g}"
 
 
-def _samples(row: Row) -> str:
-    return f"{float(row['poptorch_emu_samples_per_second']):,.0f}"
-
-
 def _cpu_ratio(row: Row) -> str:
     plain = row["eager_1_thread_cpu_ms_per_sample"]
     return f"{float(row['poptorch_emu_cpu_ms_per_sample']) / float(plain):.2f}" if plain else ""
@@ -143,9 +140,8 @@ def speed() -> str:
 
 
 def peers() -> str:
-    """Returns throughput and CPU time relative to the fastest of all others."""
+    """Returns the fastest of all others, and throughput and CPU time relative to it."""
     columns = [
-        Column("samples/s", _samples),
         Column("fastest peer", lambda row: PEERS[row["best_peer"]]),
         Column("ratio", _figure("vs_best"), has_mean=True),
         Column("CPU time", _best_cpu_ratio),
@@ -160,8 +156,8 @@ def _best_cpu_ratio(row: Row) -> str:
 
 
 def half_precision() -> str:
-    """Returns throughput in float16, and its ratio to eager PyTorch in float16."""
-    columns = [Column("samples/s", _samples), Column("eager", _figure("vs_eager"), has_mean=True)]
+    """Returns the ratio of throughput to eager PyTorch, both in float16."""
+    columns = [Column("eager", _figure("vs_eager"), has_mean=True)]
     rows = [row for row in _compared("float16") if row["vs_eager"]]
     return by_workload(newest(rows), columns)
 
