@@ -125,6 +125,55 @@ POPTORCH_EMU_AVX512 void take_maxima_by_masks(const Windows& windows, int64_t ch
   }
 }
 
+// Same for at least as many channels as a register of AVX2 has lanes. The last register of a
+// window's channels overlaps the one before it, so that none is masked.
+constexpr int64_t kNarrowLanes = vectors::Registers<vectors::Avx2>::kLanes;
+
+template <bool kHasIndices>
+POPTORCH_EMU_AVX2 void take_maxima_by_registers(const Windows& windows, int64_t channels,
+                                                const float* image, float* maxima,
+                                                int64_t* places) {
+  const __m256i column_step = _mm256_set1_epi32(static_cast<int32_t>(windows.column_step));
+  for (int64_t window = 0; window < windows.count; ++window) {
+    const MaxPool::Span columns = windows.columns[window];
+    const int64_t first = windows.first + columns.first;
+    const int64_t to = window * channels;
+    for (int64_t part = 0; part < channels; part += kNarrowLanes) {
+      const int64_t c = std::min(part, channels - kNarrowLanes);
+      __m256 largest = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+      __m256 sum = _mm256_setzero_ps();  // becomes NaN if any number is NaN
+      __m256i indices = _mm256_set1_epi32(static_cast<int32_t>(first));
+      for (int64_t row = 0; row < windows.rows; ++row) {
+        const int64_t begin = first + row * windows.row_step;
+        const float* x = image + begin * channels + c;
+        __m256i place = _mm256_set1_epi32(static_cast<int32_t>(begin));
+        for (int64_t column = 0; column < columns.count; ++column) {
+          const __m256 next = _mm256_loadu_ps(x);
+          if constexpr (kHasIndices) {
+            const __m256i is_next = _mm256_castps_si256(_mm256_cmp_ps(next, largest, _CMP_GT_OQ));
+            indices = _mm256_blendv_epi8(indices, place, is_next);
+            place = _mm256_add_epi32(place, column_step);
+          }
+          largest = _mm256_max_ps(next, largest);  // `largest` if equal
+          sum = _mm256_add_ps(sum, next);
+          x += windows.column_step * channels;
+        }
+      }
+      if (_mm256_movemask_ps(_mm256_cmp_ps(sum, sum, _CMP_UNORD_Q)) != 0) {
+        take_maxima(windows.window(window), channels, image, maxima + to,
+                    kHasIndices ? places + to : nullptr);
+        break;
+      }
+      _mm256_storeu_ps(maxima + to + c, largest);
+      if constexpr (kHasIndices) {
+        auto* const out = reinterpret_cast<__m256i*>(places + to + c);
+        _mm256_storeu_si256(out, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(indices)));
+        _mm256_storeu_si256(out + 1, _mm256_cvtepi32_epi64(_mm256_extracti128_si256(indices, 1)));
+      }
+    }
+  }
+}
+
 #endif
 
 }  // namespace kernels
@@ -178,10 +227,18 @@ void MaxPool::take_row(const float* image, int64_t channels, int64_t row, float*
                                   .column_step = columns_.dilation};
 #if POPTORCH_EMU_COMPILES_VECTORS
   const int64_t num_places = rows_.image_size * columns_.image_size;
-  if (vectors::width() == 512 && num_places <= std::numeric_limits<int32_t>::max()) {
-    const auto take = indices == nullptr ? max_pool::kernels::take_maxima_by_masks<false>
-                                         : max_pool::kernels::take_maxima_by_masks<true>;
-    return take(windows, channels, image, maxima, indices);
+  if (vectors::width() > 0 && num_places <= std::numeric_limits<int32_t>::max()) {
+    namespace kernels = max_pool::kernels;
+    if (vectors::width() == 512) {
+      const auto take = indices == nullptr ? kernels::take_maxima_by_masks<false>
+                                           : kernels::take_maxima_by_masks<true>;
+      return take(windows, channels, image, maxima, indices);
+    }
+    if (channels >= kernels::kNarrowLanes) {
+      const auto take = indices == nullptr ? kernels::take_maxima_by_registers<false>
+                                           : kernels::take_maxima_by_registers<true>;
+      return take(windows, channels, image, maxima, indices);
+    }
   }
 #endif
   max_pool::kernels::take_maxima(windows, channels, image, maxima, indices);
