@@ -78,20 +78,23 @@ def check_initialised(model: torch.nn.Module) -> None:
         Error: a lazy module waits for its first input, the user has moved the model to the IPU, or
             a tensor is not dense or not on the CPU.
     """
-    for name, module, kind, key in _slots(model):
-        value = getattr(module, kind)[key]
-        if isinstance(value, HostBacked):
-            raise make_error(
-                f"{name} is on the IPU already. Leave the model on the CPU: the wrapper moves it."
-            )
-        if torch.nn.parameter.is_lazy(value):
-            raise make_error(
-                f"{name} is not initialised yet: a lazy module learns the shape of its parameters "
-                "from its first input. Call the model once on the CPU before it is wrapped; "
-                f"{Topic.WEIGHTS_NOT_ON_HOST}"
-            )
-        if fault := fault_of(value):
-            raise make_error(f"Invalid model: {name} {fault}")
+    # Questions about a parameter's form need no newer values from its device.
+    with DisableTorchFunctionSubclass():
+        for name, module, kind, key in _slots(model):
+            value = getattr(module, kind)[key]
+            if isinstance(value, HostBacked):
+                raise make_error(
+                    f"{name} is on the IPU already. Leave the model on the CPU: the wrapper moves "
+                    "it."
+                )
+            if torch.nn.parameter.is_lazy(value):
+                raise make_error(
+                    f"{name} is not initialised yet: a lazy module learns the shape of its "
+                    "parameters from its first input. Call the model once on the CPU before it is "
+                    f"wrapped; {Topic.WEIGHTS_NOT_ON_HOST}"
+                )
+            if fault := fault_of(value):
+                raise make_error(f"Invalid model: {name} {fault}")
 
 
 def host_tensors(model: torch.nn.Module) -> list[HostTensor]:
