@@ -600,7 +600,7 @@ _SPECIFIC: dict[str, Callable[[str], Iterator[Sample]]] = {
     "GatherV2": _gathers,
     "GatherNd": _gathers_nd,
     **dict.fromkeys(
-        ("ScatterNd", *(f"TensorScatter{each}" for each in ("Add", "Max", "Min", "Update"))),
+        ("ScatterNd", *(f"TensorScatter{each}" for each in ("Add", "Max", "Min", "Sub", "Update"))),
         _scatters,
     ),
     "OneHot": _one_hots,
