@@ -62,10 +62,11 @@ class Fitting:
 def fitting(planner: Planner) -> Fitting:
     """Returns the smallest set of changes that makes the model fit, and useful single changes.
 
-    If the unchanged model fits, changes of the split or the micro-batches are not planned.
+    Changes of the split or the micro-batches are planned only if the unchanged model is predicted
+    not to fit.
     """
     now = planner.plan()
-    is_needed = not now.tiles.fits
+    is_needed = not now.tiles.is_within
     singles = _tried(planner, _settings(planner))
     if is_needed:
         singles += _until_it_fits(planner, _numbers_of_ipus(planner))
@@ -74,9 +75,9 @@ def fitting(planner: Planner) -> Fitting:
     tried = [Way({}, now), *singles]
     best = _fastest(singles) if is_needed else None
     for size, most in _MOST_TRIED.items():
-        if is_needed and best is None:
-            ways = _tried(planner, _sets_of(size, singles, tried[0], most))
-            tried, best = [*tried, *ways], _fastest(ways)
+        if is_needed and not (best is not None and best.planned.tiles.is_within):
+            tried += _tried(planner, _sets_of(size, singles, tried[0], most))
+            best = _fastest(tried[1:])
     if best is not None:
         best = _milder(planner, best)
     return Fitting(now, best, min(tried, key=lambda way: way.planned.tiles.most_bytes), useful)
@@ -113,7 +114,7 @@ def _until_it_fits(planner: Planner, choices: Iterator[Settings]) -> list[Way]:
     found: list[Way] = []
     for settings in choices:
         found += _tried(planner, [settings])
-        if found and found[-1].planned.tiles.worst_verdict == "yes":
+        if found and found[-1].planned.tiles.is_within:
             break
     return found
 
@@ -181,13 +182,14 @@ def _saved(now: Planned, way: Way) -> float:
 
 
 def _fastest(ways: Iterable[Way]) -> Way | None:
-    """Returns the fastest way (rows per second and IPU) that surely fits, else one that may fit."""
+    """Returns the fastest way (rows per second and IPU) that is predicted to fit.
+
+    Otherwise, the fastest one that may fit, because its interval begins below the limit.
+    """
 
     def speed(way: Way) -> float:
         return (way.planned.time.throughput or 0.0) / len(way.planned.time.ipus)
 
-    for verdict in ("yes", "close"):
-        found = [way for way in ways if way.planned.tiles.worst_verdict == verdict]
-        if found:
-            return max(found, key=speed)
-    return None
+    fitting = [way for way in ways if way.planned.tiles.fits]
+    within = [way for way in fitting if way.planned.tiles.is_within]
+    return max(within or fitting, key=speed, default=None)

@@ -94,7 +94,11 @@ class _Search:
         """Returns the smallest change that saves almost as much as the best; None if none helps."""
         changes = self._changes(loss)
         changes = [change for change in changes if may_trace or "micro_batch" not in change]
-        tried = [pair for pair in self._tried(changes) if self._may_run(pair[1])]
+        tried = [
+            pair
+            for pair in self._tried(changes)
+            if self._may_run(pair[1]) and not self._is_about_now(pair[1])
+        ]
         helped = [self._helped(planned, loss) for _, planned in tried]
         for (settings, planned), score in zip(tried, helped, strict=True):
             if score > 0 and score >= _ENOUGH * max(helped):
@@ -150,6 +154,11 @@ class _Search:
         saved = self._saved(planned)
         then = sum(each.share for each in losses(planned.time) if each.cause is loss.cause)
         return min(saved, loss.share - (1 - saved) * then)
+
+    def _is_about_now(self, planned: Planned) -> bool:
+        """Whether a change has a gain, or a loss, that is within the interval of the model."""
+        now, then = self._now.time.speed, planned.time.speed
+        return now is None or then is None or now.is_about(then)
 
     def _saved(self, planned: Planned) -> float:
         """Returns the share of the time per row that is saved; below 0 if the model is slower."""

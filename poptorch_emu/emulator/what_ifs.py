@@ -46,8 +46,8 @@ def what_if(
         >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
         >>> sweep = {"micro_batch": [4, 32], "replicas": [1, 4]}
         >>> print(emulator.what_if(model, torch.ones(4, 64), sweep=sweep))
-        micro_batch  replicas     rows/s  fits ...limited by
-                  4         1 ...   yes  starting calls (...% of a step)
+        micro_batch  replicas     rows/s ...likely  fits ...limited by
+                  4         1 ...to ...   yes  starting calls (...% of a step)
         ...
     """
     choices = checked_sweep(sweep)
@@ -94,4 +94,5 @@ def _point(planner: Planner, settings: Mapping[str, Any]) -> Point:
     except Error as error:
         return Point(chosen, None, 0.0, "", str(error.message))
     time, limit = planned.time, bottleneck_text(planned.time)
-    return Point(chosen, time.throughput, time.step_seconds, planned.tiles.worst_verdict, limit)
+    verdict = planned.tiles.worst_verdict
+    return Point(chosen, time.throughput, time.step_seconds, verdict, limit, time.speed)

@@ -15,8 +15,6 @@ from poptorch_emu.printed.records import Record
 
 # Fitted to three published pairs of mean and fullest tile (`docs/fidelity.md`).
 _LARGEST_PER_MEAN, _LARGEST_EXTRA_BYTES = 1.09, 10_000
-# Assumed relative error of program sizes, which are the least certain part of the memory.
-_PROGRAM_TOLERANCE = 0.3
 # Assumed size of the stacks of six workers and their supervisor.
 STACK_BYTES = 1536
 # Overhead of a tile for I/O. Source: Graphcore's guide to memory and performance.
@@ -92,8 +90,13 @@ class TileMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether the model fits, unless its programs are larger than expected."""
+        """Whether the model may fit, because no interval is above the memory of a tile."""
         return not self.shortages
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the model fits by the predicted figures, without their intervals."""
+        return self.fits and self.most_bytes <= self.chip.tile_bytes
 
     def parts(self, memory: IpuMemory) -> dict[str, int]:
         """Returns the mean bytes on a computing tile by purpose."""
@@ -123,16 +126,11 @@ class TileMemory:
         amounts = {Subject.TENSOR: float(mean_bytes - program), Subject.PROGRAM: float(program)}
         return Figure(self.largest_bytes(memory), amounts)
 
-    def least_bytes(self, memory: IpuMemory) -> int:
-        """Returns the bytes on the fullest tile if the program is smaller than expected."""
-        saved = _PROGRAM_TOLERANCE * memory.code.total
-        return self.largest_bytes(memory) - round(_LARGEST_PER_MEAN * saved)
-
     def verdict(self, memory: IpuMemory) -> str:
-        """Returns "yes" if an IPU fits, "no" if it does not, and "close" if that is uncertain."""
+        """Returns "yes" if an IPU fits, "no" if not, and "close" if the interval has the limit."""
         if self.shortage(memory):
             return "no"
-        return "yes" if self.largest_bytes(memory) <= self.chip.tile_bytes else "close"
+        return "yes" if self.fullest(memory).interval[1] <= self.chip.tile_bytes else "close"
 
     @property
     def most_bytes(self) -> int:
@@ -157,7 +155,8 @@ class TileMemory:
         """
         tile = memory.ipu * self.chip.num_tiles
         limit_bytes = self.chip.tile_bytes
-        code = round((1 - _PROGRAM_TOLERANCE) * (memory.code.total - memory.code.vertex_state))
+        program = memory.code.total - memory.code.vertex_state
+        code = round(Figure(program, {Subject.PROGRAM: 1.0}).interval[0])
         largest_bytes, io_bytes = self.largest_bytes(memory), self.io_tile_bytes(memory)
         if code > self.chip.code_bytes:
             return (
@@ -165,7 +164,7 @@ class TileMemory:
                 f"memory. Typically this error occurs when there is too much code: it takes {code} "
                 f"bytes or more, but only {self.chip.code_bytes} bytes of a tile can hold code"
             )
-        if self.least_bytes(memory) > limit_bytes:
+        if self.fullest(memory).interval[0] > limit_bytes:
             return (
                 f"Out of memory on tile {tile}: {largest_bytes} bytes used but tiles only have "
                 f"{limit_bytes} bytes of memory"

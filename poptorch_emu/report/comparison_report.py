@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.machine.spread import Figure
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.printed.records import Record
 from poptorch_emu.report.pictures import axes_or_new, label_points
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
-from poptorch_emu.report.what_if_report import fastest
+from poptorch_emu.report.what_if_report import about_best, fastest
 from poptorch_emu.schedule.free_run import unit_lengths
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths
@@ -33,6 +34,7 @@ class Candidate(Record):
         most_stashed: largest number of micro-batches that a stage stashes.
         fits: "yes", "close" or "no"; "" if it cannot run.
         problem: reason why it cannot run; "" if it can.
+        speed: the throughput with its interval.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Candidate(Record):
     most_stashed: int = 0
     fits: str = ""
     problem: str = ""
+    speed: Figure | None = None
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:
@@ -58,6 +61,7 @@ class Candidate(Record):
             tiles.most_bytes,
             max(stash_depths(schedule)),
             tiles.worst_verdict,
+            speed=time.speed,
         )
 
 
@@ -127,4 +131,6 @@ class ComparisonReport(PrintedReport):
             "is the memory of the fullest tile."
         )
         failed = (f"{one.name}: {one.problem}" for one in self.candidates if one.problem)
-        return [head, *failed]
+        alike = ", ".join(one.name for one in about_best(self.candidates))
+        about = [f"The model cannot tell which of these is the fastest: {alike}."] if alike else []
+        return [head, *about, *failed]

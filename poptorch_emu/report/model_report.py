@@ -53,12 +53,11 @@ class ModelReport(PrintedReport):
 
     def _facts(self) -> list[str]:
         view = self.view
-        fits = {True: "yes", False: "no", None: _UNKNOWN}[view["fits"]]
         speed = view["speed"]
         facts = [
             ("model", f"{view['name']} ({view['mode']})"),
             ("machine", _machine(view["machine"])),
-            ("fits", fits),
+            ("fits", view["verdict"] or _UNKNOWN),
             ("predicted", _rate(speed["predicted_rows_per_second"])),
             ("measured here", _rate(speed["measured_rows_per_second"])),
             ("bottleneck", view["bottleneck"] or _UNKNOWN),

@@ -46,8 +46,8 @@ _OTHERWISE: Mapping[Cause, str] = {
     ),
     Cause.HOST_INPUT: "No change that was tried helps; send shorter inputs, as in float16.",
     Cause.IMBALANCE: (
-        "No change that was tried, and that fits, saves 5% of a step, because a split keeps each "
-        "block whole: divide those of IPU {ipu} into smaller ones."
+        "No change that was tried, and that fits, surely saves 5% of a step, because a split keeps "
+        "each block whole: divide those of IPU {ipu} into smaller ones."
     ),
     Cause.COMPUTE: "Everything else takes little; model.half() or more replicas make it faster.",
 }
@@ -91,7 +91,7 @@ def _advice(settings: Mapping[str, Any]) -> list[str]:
 def remedy_text(remedy: Remedy) -> str:
     """Returns the cause, its share of a step, the change, and the predicted gain."""
     if remedy.planned is None and remedy.loss is not None:
-        usual = "No change that was tried, and that fits, saves 5% of a step."
+        usual = "No change that was tried, and that fits, surely saves 5% of a step."
         otherwise = _OTHERWISE.get(remedy.loss.cause, usual).format(ipu=remedy.loss.ipu)
         if remedy.obstacle:
             otherwise = f"No change that was tried is possible. {remedy.obstacle}"

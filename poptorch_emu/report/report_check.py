@@ -15,6 +15,7 @@ from poptorch_emu.untrusted.json_types import AMOUNT, COUNT, NUMBER, Kind, type_
 
 _SOME_TEXT = (str, None)
 _UNIT = Kind("'cycles' or 'seconds'", lambda value: value in ("cycles", "seconds"))
+_VERDICT = Kind("'yes', 'close' or 'no'", lambda value: value in ("yes", "close", "no"))
 _INFINITE = Kind("'infinite'", lambda value: value == "infinite")
 _LABEL = {"name": str, "source": _SOME_TEXT}
 _TIMELINE: dict[str, Any] = {
@@ -131,8 +132,11 @@ _REPORT: dict[str, Any] = {
     },
     "facts": [[str, str]],
     "fits": (bool, None),
+    "verdict": (_VERDICT, None),
     "speed": {
         "predicted_rows_per_second": (AMOUNT, None),
+        "likely_rows_per_second": ([AMOUNT], None),
+        "spread_weights": ([AMOUNT], None),
         "predicted_step_seconds": (AMOUNT, None),
         "measured_rows_per_second": (AMOUNT, None),
         "measured_step_seconds": (AMOUNT, None),
@@ -143,6 +147,7 @@ _REPORT: dict[str, Any] = {
         {
             "ipu": COUNT,
             "fullest_tile_bytes": (COUNT, None),
+            "likely_tile_bytes": ([AMOUNT], None),
             "mean_tile_bytes": (COUNT, None),
             "limit_bytes": (COUNT, None),
             "parts": ({str: AMOUNT}, None),

@@ -7,6 +7,7 @@ from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
 from poptorch_emu.machine.tile_memory import TileMemory
+from poptorch_emu.report.likely import likely_text
 from poptorch_emu.report.pictures import axes_or_new, draw_limit, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
 
@@ -53,6 +54,7 @@ class TileReport(TileMemory, PrintedReport):
         ]
         rows.append(["mean", *(_kib(self.mean_bytes(memory)) for memory in self.ipus)])
         rows.append(["fullest tile", *(_kib(self.largest_bytes(memory)) for memory in self.ipus)])
+        rows.append(["likely", *(likely_text(self.fullest(m), KIB) for m in self.ipus)])
         if self.num_io_tiles:
             rows.append(["tile for I/O", *(_kib(self.io_tile_bytes(m)) for m in self.ipus)])
         rows.append(["fits", *map(self.verdict, self.ipus)])

@@ -9,6 +9,7 @@ from poptorch_emu.plan.time.step_parts import Group, Part
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.printed.terminal import shortened
 from poptorch_emu.report.bottleneck_text import bottleneck_text, spread_weight_text
+from poptorch_emu.report.likely import likely_text
 from poptorch_emu.report.pictures import axes_or_new, draw_stacks
 from poptorch_emu.report.printed_report import PrintedReport, Table
 
@@ -56,8 +57,8 @@ class TimeReport(TimePlan, PrintedReport):
 
     def _headlines(self) -> list[str]:
         speed = (
-            f"{self.throughput:,.1f} rows a second"
-            if self.throughput is not None
+            f"{self.throughput:,.1f} rows a second, likely {likely_text(self.speed)}"
+            if self.speed is not None
             else "the throughput is not known: too many costs are unknown"
         )
         rough = " (rough)" if self.rough else ""

@@ -6,8 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from poptorch_emu.machine.spread import Figure
 from poptorch_emu.printed.records import Record
-from poptorch_emu.printed.terminal import fitted_table, html_table, terminal_width, wrapped
+from poptorch_emu.printed.terminal import (
+    fitted_table,
+    html_lines,
+    html_table,
+    terminal_width,
+    wrapped,
+)
+from poptorch_emu.report.likely import likely_text
 from poptorch_emu.report.printed_report import PrintedReport
 
 
@@ -21,6 +29,7 @@ class Point(Record):
         step_seconds: duration of one call in seconds.
         fits: "yes", "close" or "no"; "" if it cannot run.
         limit: the limiting cause, or the reason why it cannot run.
+        speed: the throughput with its interval.
     """
 
     settings: tuple[tuple[str, object], ...]
@@ -28,6 +37,7 @@ class Point(Record):
     step_seconds: float
     fits: str
     limit: str
+    speed: Figure | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class SweepReport(PrintedReport):
     points: tuple[Point, ...]
 
     def best(self) -> Point:
-        """Returns the fastest point that fits.
+        """Returns the fastest point that fits, or may fit.
 
         Raises:
             ValueError: no point fits.
@@ -45,33 +55,40 @@ class SweepReport(PrintedReport):
         return fastest(self.points)
 
     def __str__(self) -> str:
-        """Returns a line for each point: settings, rows a second, whether it fits, and a limit."""
+        """Returns a line for each point: settings, speed, interval, verdict and limit."""
         columns = terminal_width()
         rows = self._rows()
+        notes = [line for text in self._notes() for line in wrapped(text, columns)]
         *head, limits = zip(*rows, strict=True)
         beside = columns - sum(2 + max(map(len, column)) for column in head)
         if max(map(len, limits)) <= beside:
-            return "\n".join(fitted_table(rows, 0, columns))
+            return "\n".join([*fitted_table(rows, 0, columns), *notes])
         # Limits that do not fit beside the other columns go below the table, each one once.
         number = {text: f"[{n}]" for n, text in enumerate(dict.fromkeys(limits[1:]), start=1)}
         shown = (limits[0], *(number[text] for text in limits[1:]))
         lines = fitted_table(list(zip(*head, shown, strict=True)), 0, columns)
         for text, name in number.items():
             lines += wrapped(f"{name} {text}", columns)
-        return "\n".join(lines)
+        return "\n".join([*lines, *notes])
 
     def _repr_html_(self) -> str:
         """Returns the same content for a notebook."""
-        return html_table(self._rows(), 0)
+        return html_table(self._rows(), 0) + "".join(html_lines([text]) for text in self._notes())
 
     def _rows(self) -> list[list[str]]:
         names = [name for name, _ in self.points[0].settings] if self.points else []
-        rows = [[*names, "rows/s", "fits", "limited by"]]
+        rows = [[*names, "rows/s", "likely", "fits", "limited by"]]
+        alike = about_best(self.points)
         for point in self.points:
             speed = "-" if point.throughput is None else f"{point.throughput:,.1f}"
             values = (str(getattr(value, "name", value)) for _, value in point.settings)
-            rows.append([*values, speed, point.fits, point.limit])
+            likely = likely_text(point.speed) + (" *" if point in alike else "")
+            rows.append([*values, speed, likely, point.fits, point.limit])
         return rows
+
+    def _notes(self) -> list[str]:
+        alike = about_best(self.points)
+        return ["* about the same: the model cannot tell which is the fastest"] if alike else []
 
 
 class Choice(Protocol):
@@ -81,13 +98,15 @@ class Choice(Protocol):
     def throughput(self) -> float | None: ...  # noqa: D102
     @property
     def fits(self) -> str: ...  # noqa: D102
+    @property
+    def speed(self) -> Figure | None: ...  # noqa: D102
 
 
 C = TypeVar("C", bound=Choice)
 
 
 def fastest(choices: Iterable[C]) -> C:
-    """Returns the fastest choice that fits.
+    """Returns the fastest choice that fits, or may fit.
 
     Raises:
         ValueError: no choice fits.
@@ -98,3 +117,14 @@ def fastest(choices: Iterable[C]) -> C:
             "No choice fits. Recompute activations, use a smaller micro-batch or more IPUs."
         )
     return max(fitting, key=lambda one: one.throughput or 0.0)
+
+
+def about_best(choices: Iterable[C]) -> tuple[C, ...]:
+    """Returns the choices that may fit and that the model cannot tell from the fastest one.
+
+    The tuple is empty if the fastest one is alone, or if no choice fits.
+    """
+    fitting = [one for one in choices if one.speed is not None and one.fits != "no"]
+    best = max((one.speed for one in fitting if one.speed), key=lambda s: s.value, default=None)
+    alike = [one for one in fitting if best and one.speed and one.speed.is_about(best)]
+    return tuple(alike) if len(alike) > 1 else ()

@@ -238,6 +238,7 @@ def report(
         {
             "ipu": ipu,
             "fullest_tile_bytes": round((470 + 38 * ipu) * KIB * factor),
+            "likely_tile_bytes": [(430 + 35 * ipu) * KIB * factor, (514 + 42 * ipu) * KIB * factor],
             "mean_tile_bytes": round(410 * KIB * factor),
             "limit_bytes": 624 * KIB,
             "parts": {
@@ -263,8 +264,11 @@ def report(
         },
         "facts": [["Schedule", "grouped"]],
         "fits": factor <= 1.05,
+        "verdict": "yes" if factor <= 1.05 else "no",
         "speed": {
             "predicted_rows_per_second": 2_410.0 / factor,
+            "likely_rows_per_second": [2_000.0 / factor, 2_900.0 / factor],
+            "spread_weights": [0.1, 0.0, 0.05],
             "predicted_step_seconds": 0.0398 * factor,
             "measured_rows_per_second": None,
             "measured_step_seconds": None,

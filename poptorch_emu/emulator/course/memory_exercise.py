@@ -47,9 +47,10 @@ def _assess(options: Options) -> Findings:
     limit = tiles.chip.tile_bytes / KIB
     fullest = tiles.most_bytes / KIB
     faults = []
-    if not tiles.fits:
+    if tiles.worst_verdict != "yes":
         faults.append(
-            f"It does not fit: the fullest tile would hold {fullest:.0f} KiB, but has {limit:.0f}. "
+            f"It {'may' if tiles.fits else 'does'} not fit: the fullest tile would hold "
+            f"{fullest:.0f} KiB, but has {limit:.0f}. "
             "emulator.tile_memory says what the largest parts are."
         )
     if speed is None or speed < needed:

@@ -29,7 +29,7 @@ def advice(content: PageContent) -> list[dict[str, Any]]:
     """
     found = content.fitting
     of_fit = []
-    if found is not None and not found.now.tiles.fits:
+    if found is not None and not found.now.tiles.is_within:
         of_fit = [_to_fit(found, content.inventory)]
     return [*of_fit, *(_of_speed(one) for one in content.remedies if one.loss is not None)]
 
@@ -71,7 +71,7 @@ def _to_fit(found: Fitting, inventory: Inventory | None) -> dict[str, Any]:
     best = found.best
     text, slower = advice_text(best.settings), _slower(found, best)
     is_close = best.planned.tiles.worst_verdict == "close"
-    verdict = "it may fit, since sizes of programs are estimates" if is_close else "it fits"
+    verdict = "it may fit" if is_close else "it fits"
     speed = "" if slower is None else _speed(1 / slower)
     factor = best.planned.time.rows_per_update / found.now.time.rows_per_update
     return {

@@ -15,9 +15,17 @@ function speedChange(reports, names) {
   const [before, after] = speeds.map((speed) => speed.predicted_rows_per_second);
   if (!isKnown(before) || !isKnown(after) || !before || !after) return null;
   const ratio = after / before;
-  const what = Math.abs(ratio - 1) < 0.001 ? "is as fast as" : `is ${number(ratio)} × as fast as`;
+  const what = Math.abs(Math.log(ratio)) <= ratioSpread(...speeds) ? "is about as fast as"
+    : `is ${number(ratio)} × as fast as`;
   const most = mostChangedPart(reports);
   return `${names[1]} ${what} ${names[0]}: ${rateText(after)} instead of ${rateText(before)}.${most}`;
+}
+
+// Returns the logarithm of the smallest ratio of two speeds that the model of the machine can tell
+// from 1: machine/spread.py.
+function ratioSpread(before, after) {
+  const weights = [before.spread_weights || [], after.spread_weights || []];
+  return Math.hypot(0.02, ...weights[0].map((weight, at) => weight - (weights[1][at] || 0)));
 }
 
 // Returns the part of a step whose time for one row, on the mean IPU, changed most.

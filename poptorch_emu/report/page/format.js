@@ -65,6 +65,8 @@ const cyclesAndTimeText = orUnknown((value) => `${countText(value)} cycles`
   + (clock.hz ? `, ${secondsText(value / clock.hz)}` : ""));
 const shareText = orUnknown((value) => `${(value * 100).toFixed(1)} %`);
 const rateText = orUnknown((value) => `${number(value)} rows/s`);
+// The interval of a predicted figure, in which four of five real figures lie.
+const likelyText = (range, text) => (isKnown(range) ? `likely ${range.slice(-2).map(text).join(" to ")}; ` : "");
 const plainText = orUnknown((value) => (value === "" ? UNKNOWN : String(value)));
 const UNIT_TEXT = { cycles: cyclesText, seconds: secondsText };
 

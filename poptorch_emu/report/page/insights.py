@@ -57,6 +57,11 @@ def _of_memory(report: Mapping[str, Any]) -> tuple[list[Insight], list[Insight]]
                 f"IPU {ipu['ipu']} needs {need / KIB:,.0f} KiB on its fullest tile, "
                 f"{(need - limit) / KIB:,.0f} KiB more than the {limit / KIB:,.0f} KiB there are."
             )
+            least = (ipu["likely_tile_bytes"] or [need])[0]
+            if least <= limit:
+                text += (
+                    f" It may fit, because the need is uncertain: {least / KIB:,.0f} KiB or more."
+                )
             too_full.append(("problem", text + _largest_category(report, ipu["ipu"])))
         elif need > _NEARLY_FULL * limit:
             text = (

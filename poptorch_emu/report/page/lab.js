@@ -8,7 +8,7 @@ const SETTING_TITLES = {
   device_iterations: "Device iterations", sharding: "Optimiser state sharded", proportion: "Available memory proportion",
   output_mode: "Output mode", overlap: "Overlapped input and output", system: "System",
 };
-const FIT_WORDS = { yes: ["fits", "good"], close: ["only just fits", ""], no: ["does not fit", "bad"] };
+const FIT_WORDS = { yes: ["fits", "good"], close: ["may fit", ""], no: ["does not fit", "bad"] };
 
 class Laboratory {
   constructor(data) {
@@ -95,7 +95,8 @@ class Laboratory {
     this.timelines = [view];
     const figures = element("div", { class: "figures" },
       labFigure("The IPUs wait", shareText(point.waits), this.guess === null ? "" : `you guessed ${shareText(this.guess)}`),
-      labFigure("Throughput", rateText(point.rows_per_second), `one step: ${secondsText(point.step_seconds)}`),
+      labFigure("Throughput", rateText(point.rows_per_second),
+        `${likelyText(point.likely_rows_per_second, number)}one step: ${secondsText(point.step_seconds)}`),
       labFigure("IPUs", countText(point.num_ipus), `${plural(point.num_micro_batches, "micro-batch")
         .replace("batchs", "batches")} in a window`),
       labFigure("The model", FIT_WORDS[point.fits][0], fullestText(point)));
@@ -116,7 +117,8 @@ function fullestOf(point) {
 
 function fullestText(point) {
   const [ipu, bytes] = fullestOf(point);
-  return `fullest tile, on IPU ${ipu}: ${bytesText(bytes)} of ${bytesText(point.limit_bytes)}`;
+  const likely = (point.likely_fullest_bytes || []).find((each) => each[0] === ipu);
+  return `${likelyText(likely, bytesText)}fullest tile, on IPU ${ipu}: ${bytesText(bytes)} of ${bytesText(point.limit_bytes)}`;
 }
 
 function labMemory(point) {

@@ -50,6 +50,7 @@ def _point(plan: Planned) -> dict[str, Any]:
         "fault": None,
         "clock_hz": time.clock_hz,
         "rows_per_second": time.throughput,
+        "likely_rows_per_second": None if time.speed is None else list(time.speed.interval),
         "step_seconds": time.step_seconds,
         "rows_per_step": time.samples_per_step,
         "num_ipus": len(time.ipus) * time.num_replicas,
@@ -61,6 +62,7 @@ def _point(plan: Planned) -> dict[str, Any]:
         "fits": tiles.worst_verdict,
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_bytes": [[ipu.ipu, tiles.largest_bytes(ipu)] for ipu in tiles.ipus],
+        "likely_fullest_bytes": [[ipu.ipu, *tiles.fullest(ipu).interval] for ipu in tiles.ipus],
         "limited_by": bottleneck_text(time),
         "timeline": machine_timeline(time, None),
     }

@@ -71,7 +71,7 @@ class ReportPage {
     this.shown = index;
     const report = this.report();
     document.getElementById("model-name").textContent = report.name;
-    const fits = { true: ["Fits", "good"], false: ["Does not fit", "bad"] }[String(report.fits)]
+    const fits = { yes: ["Fits", "good"], close: ["May fit", ""], no: ["Does not fit", "bad"] }[report.verdict]
       || [`Whether it fits is ${UNKNOWN}`, ""];
     const badges = [fits, [plainText(report.mode), ""], [plainText(report.machine.system), ""]];
     if (isKnown(report.written)) badges.push([report.written, ""]);

@@ -71,7 +71,7 @@ const FINDINGS = [
   ["Chip", (report) => report.machine.chip],
   ["Replicas", (report) => report.machine.num_replicas],
   ["Mode", (report) => report.mode],
-  ["Fits", (report) => (isKnown(report.fits) ? (report.fits ? "yes" : "no") : null)],
+  ["Fits", (report) => report.verdict],
   ["Limited by", (report) => report.bottleneck],
 ];
 

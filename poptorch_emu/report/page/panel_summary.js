@@ -13,11 +13,12 @@ function summaryPanel(report) {
   const fullest = fullestIpu(report);
   const figures = element("div", { class: "figures" },
     figure("Predicted throughput", rateText(speed.predicted_rows_per_second),
-      `one step: ${secondsText(speed.predicted_step_seconds)}, predicted for real IPUs`),
+      `${likelyText(speed.likely_rows_per_second, number)}one step: `
+        + `${secondsText(speed.predicted_step_seconds)}, predicted for real IPUs`),
     figure("Measured throughput", rateText(speed.measured_rows_per_second),
       `one step: ${secondsText(speed.measured_step_seconds)}, measured on this computer`),
     figure("Fullest tile", fullest ? shareText(fullest.share) : UNKNOWN,
-      fullest ? `IPU ${fullest.ipu}: ${bytesText(fullest.bytes)} of ${bytesText(fullest.limit)}` : ""),
+      fullest ? `${likelyText(fullest.likely, bytesText)}IPU ${fullest.ipu}: ${bytesText(fullest.bytes)} of ${bytesText(fullest.limit)}` : ""),
     figure("Rows in a step", countText(speed.rows_per_step),
       `${plural(machine.num_replicas, "replica")} × ${plural(machine.num_ipus, "IPU")}`),
     figure("Limited by", plainText(report.bottleneck), "", true));
@@ -33,7 +34,7 @@ function summaryPanel(report) {
 function fullestIpu(report) {
   const known = report.ipus.filter((ipu) => isKnown(ipu.fullest_tile_bytes) && ipu.limit_bytes);
   const shares = known.map((ipu) => ({ ipu: ipu.ipu, bytes: ipu.fullest_tile_bytes,
-    limit: ipu.limit_bytes, share: ipu.fullest_tile_bytes / ipu.limit_bytes }));
+    likely: ipu.likely_tile_bytes, limit: ipu.limit_bytes, share: ipu.fullest_tile_bytes / ipu.limit_bytes }));
   return shares.sort((a, b) => b.share - a.share)[0];
 }
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from poptorch_emu.machine.spread import weights
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.time.time_plan import TimePlan
@@ -35,6 +36,7 @@ def view_model(content: PageContent) -> dict[str, Any]:
         "machine": _machine(content),
         "facts": _facts(content),
         "fits": None if tiles is None else tiles.fits,
+        "verdict": None if tiles is None else tiles.worst_verdict,
         "speed": _speed(content),
         "bottleneck": None if time is None else bottleneck_text(time),
         "ipus": _ipus(time, tiles),
@@ -97,12 +99,14 @@ def _bubble(time: TimePlan) -> list[list[Any]]:
     return [["Bubble", f"{by_cycles:.1%} by cycles; {in_units}"]]
 
 
-def _speed(content: PageContent) -> dict[str, float | None]:
+def _speed(content: PageContent) -> dict[str, Any]:
     time, run = content.time, content.run
     rows = None if time is None else time.samples_per_step
     seconds = None if run is None else run.step_seconds
     return {
         "predicted_rows_per_second": None if time is None else time.throughput,
+        "likely_rows_per_second": None if time is None or not time.speed else time.speed.interval,
+        "spread_weights": None if time is None else weights(time.amounts),
         "predicted_step_seconds": None
         if time is None or time.throughput is None
         else time.step_seconds,
@@ -122,11 +126,14 @@ def _ipus(time: TimePlan | None, tiles: TileMemory | None) -> list[dict[str, Any
     ]
 
 
-def _tile_figures(tiles: TileMemory | None, memory: IpuMemory | None) -> dict[str, int | None]:
+def _tile_figures(tiles: TileMemory | None, memory: IpuMemory | None) -> dict[str, Any]:
     if tiles is None or memory is None:
-        return dict.fromkeys(("fullest_tile_bytes", "mean_tile_bytes", "limit_bytes"))
+        return dict.fromkeys(
+            ("fullest_tile_bytes", "likely_tile_bytes", "mean_tile_bytes", "limit_bytes")
+        )
     return {
         "fullest_tile_bytes": tiles.largest_bytes(memory),
+        "likely_tile_bytes": tiles.fullest(memory).interval,
         "mean_tile_bytes": tiles.mean_bytes(memory),
         "limit_bytes": tiles.chip.tile_bytes,
     }

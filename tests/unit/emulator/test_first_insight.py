@@ -236,7 +236,7 @@ def test_first_cause_when_no_change_helps_then_is_told_all_the_same() -> None:
     assert view["bottleneck"].startswith("data from other IPUs")
     first, second = (one["text"] for one in view["insights"][:2])
     assert "waits for data from other IPUs" in first
-    assert first.endswith("No change that was tried, and that fits, saves 5% of a step.")
+    assert first.endswith("No change that was tried, and that fits, surely saves 5% of a step.")
     assert "Recompute nothing" in second
 
 

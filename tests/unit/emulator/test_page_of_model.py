@@ -70,6 +70,7 @@ def test_summary_when_read_then_it_says_what_estimate_and_tile_memory_say(
     assert report["name"] == HOSTILE
     assert report["fits"] is tiles.fits is True
     assert report["speed"]["predicted_rows_per_second"] == plan.throughput
+    assert report["speed"]["likely_rows_per_second"] == list(plan.speed.interval)
     assert report["speed"]["rows_per_step"] == ROWS * ACCUMULATION
     fullest = [ipu["fullest_tile_bytes"] for ipu in report["ipus"]]
     assert fullest == [tiles.largest_bytes(ipu) for ipu in tiles.ipus]
