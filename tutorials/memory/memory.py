@@ -107,16 +107,18 @@ assert not tiles.fits
 #
 # ## The ways out
 #
-# We try them one by one. Each has a price, and the price is mostly speed.
+# We try them one by one. Each has a price, and the price is mostly speed. A model *may fit* if the limit is within the likely range of
+# its fullest tile.
 
 # %%
 results = {"as it is": (tiles, base)}
+WORDS = {"yes": "fits", "close": "may fit", "no": "does not fit"}
 
 
 def tell(name):
     tiles, report = results[name]
-    fullest = max(map(tiles.largest_bytes, tiles.ipus)) / 1024
-    fits = "fits" if tiles.fits else "does not fit"
+    fullest = tiles.most_bytes / 1024
+    fits = WORDS[tiles.worst_verdict]
     print(f"{name}: {fullest:.0f} KiB on the fullest tile, {fits}, {report.throughput:,.0f} rows/s")
 
 
@@ -154,7 +156,7 @@ tell("recomputed")
 tell("8 rows")
 tell("8 rows, recomputed")
 assert not results["recomputed"][0].fits
-assert results["8 rows, recomputed"][0].fits > results["8 rows"][0].fits
+assert results["8 rows, recomputed"][0].most_bytes < results["8 rows"][0].most_bytes
 
 # %% [markdown]
 # ### Half the bytes
@@ -238,8 +240,9 @@ tell("4 rows, 4 replicas, sharded state")
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 names = list(results)
-fullest = [max(map(tiles.largest_bytes, tiles.ipus)) / 1024 for tiles, _ in results.values()]
-colours = ["C0" if tiles.fits else "C3" for tiles, _ in results.values()]
+fullest = [tiles.most_bytes / 1024 for tiles, _ in results.values()]
+COLOURS = {"yes": "C0", "close": "C1", "no": "C3"}
+colours = [COLOURS[tiles.worst_verdict] for tiles, _ in results.values()]
 axes[0].barh(names, fullest, color=colours)
 axes[0].axvline(624, color="k", ls=":")
 axes[0].set_xlabel("KiB on the fullest tile; the line is all there is")
