@@ -1,7 +1,8 @@
 """The spread of each subject of the model of the machine, from errors in cross-validation.
 
 The spread of a subject is the error that four of five rows do not exceed, if each row counts as
-much as the subject's share of its time. Rows of cards count for the runtime of cards alone. Then
+much as the subject's share of its time. All overheads together are one subject here. Rows of cards
+count for the runtime of cards alone. Then
 all spreads are multiplied by the same factor, so that four of five rows lie within their interval,
 as in a conformal prediction.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fidelity_cross_validation import Held
 from fidelity_memory import MemoryCase
 
-from poptorch_emu.machine.spread import Subject, spread
+from poptorch_emu.machine.spread import OVERHEADS, Subject, spread
 
 _COVERAGE = 0.8
 _TIME_SUBJECTS = tuple(each for each in Subject if each not in (Subject.TENSOR, Subject.PROGRAM))
@@ -31,7 +32,8 @@ def fitted_spreads(rows: Sequence[Held]) -> dict[Subject, float]:
     values = dict.fromkeys(Subject, 0.0)
     for subject in _TIME_SUBJECTS:
         own = of_cards if subject is Subject.SYSTEM else others
-        weights = [share_of(subject, row.amounts) for row in own]
+        together = OVERHEADS if subject in OVERHEADS else (subject,)
+        weights = [sum(share_of(each, row.amounts) for each in together) for row in own]
         values[subject] = _quantile([abs(row.known_error) for row in own], weights, sum(weights))
     ratios = [abs(row.log_error) / spread(row.amounts, None, values) for row in rows]
     # One more row than there is: the prediction that the interval is for.

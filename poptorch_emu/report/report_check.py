@@ -136,7 +136,7 @@ _REPORT: dict[str, Any] = {
     "speed": {
         "predicted_rows_per_second": (AMOUNT, None),
         "likely_rows_per_second": ([AMOUNT], None),
-        "spread_weights": ([AMOUNT], None),
+        "spread_weights": ([[AMOUNT]], None),
         "predicted_step_seconds": (AMOUNT, None),
         "measured_rows_per_second": (AMOUNT, None),
         "measured_step_seconds": (AMOUNT, None),

@@ -268,7 +268,7 @@ def report(
         "speed": {
             "predicted_rows_per_second": 2_410.0 / factor,
             "likely_rows_per_second": [2_000.0 / factor, 2_900.0 / factor],
-            "spread_weights": [0.1, 0.0, 0.05],
+            "spread_weights": [[0.1, 0.0, 0.05], [0.05]],
             "predicted_step_seconds": 0.0398 * factor,
             "measured_rows_per_second": None,
             "measured_step_seconds": None,

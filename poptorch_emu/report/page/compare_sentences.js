@@ -24,8 +24,9 @@ function speedChange(reports, names) {
 // Returns the logarithm of the smallest ratio of two speeds that the model of the machine can tell
 // from 1: machine/spread.py.
 function ratioSpread(before, after) {
-  const weights = [before.spread_weights || [], after.spread_weights || []];
-  return Math.hypot(0.02, ...weights[0].map((weight, at) => weight - (weights[1][at] || 0)));
+  const [own, other] = [before.spread_weights || [], after.spread_weights || []];
+  const distance = (set, at) => set.reduce((sum, weight, nth) => sum + Math.abs(weight - other[at][nth]), 0);
+  return other.length ? Math.hypot(0.02, ...own.map(distance)) : 0.02;
 }
 
 // Returns the part of a step whose time for one row, on the mean IPU, changed most.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poptorch_emu.machine.spread import SPREADS, VERSIONS, Figure, Subject, spread
+from poptorch_emu.machine.spread import OVERHEADS, SPREADS, VERSIONS, Figure, Subject, spread
 
 AMOUNTS = st.dictionaries(
     st.sampled_from([each for each in Subject if each is not Subject.SYSTEM]),
@@ -21,6 +21,13 @@ def test_interval_of_two_subjects_then_adds_the_squares() -> None:
     figure = Figure(100.0, {Subject.WORK: 3.0, Subject.HOST: 1.0})
     width = math.hypot(VERSIONS, 0.75 * SPREADS[Subject.WORK], 0.25 * SPREADS[Subject.HOST])
     assert figure.interval == pytest.approx((100 * math.exp(-width), 100 * math.exp(width)))
+
+
+def test_interval_of_two_overheads_then_adds_them_because_they_err_together() -> None:
+    shares = {Subject.WORK: 0.4, Subject.HOST: 0.5, Subject.START: 0.1}
+    together = 0.5 * SPREADS[Subject.HOST] + 0.1 * SPREADS[Subject.START]
+    width = math.hypot(VERSIONS, 0.4 * SPREADS[Subject.WORK], together)
+    assert spread(shares) == pytest.approx(width)
 
 
 @given(AMOUNTS, st.floats(0.1, 10))
@@ -49,5 +56,6 @@ def test_figures_of_one_model_then_differ_if_their_ratio_exceeds_its_spread() ->
     assert not slow.is_about(Figure(150.0, work))
     assert Figure(100.0, work).is_about(Figure(101.9, work))
     assert not Figure(100.0, work).is_about(Figure(102.1, work))
-    # More work of one kind replaces work of another kind: the spreads of both count.
-    assert slow.is_about(Figure(115.0, {Subject.WORK: 0.8, Subject.MOVE: 0.5}))
+    # If one kind of time replaces another, the spreads of both count, also if they err together.
+    for kind in OVERHEADS[:2]:
+        assert slow.is_about(Figure(110.0, {Subject.WORK: 0.8, kind: 0.5}))
