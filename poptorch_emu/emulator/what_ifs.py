@@ -46,8 +46,8 @@ def what_if(
         >>> model = poptorch.inferenceModel(torch.nn.Linear(64, 64))
         >>> sweep = {"micro_batch": [4, 32], "replicas": [1, 4]}
         >>> print(emulator.what_if(model, torch.ones(4, 64), sweep=sweep))
-        micro_batch  replicas     rows/s ...likely  fits ...limited by
-                  4         1 ...to ...   yes  starting calls (...% of a step)
+        micro_batch  replicas     rows/s ...likely  fits  limited by
+                  4         1 ... to ...   yes         [1]
         ...
     """
     choices = checked_sweep(sweep)
