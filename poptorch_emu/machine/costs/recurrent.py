@@ -12,6 +12,11 @@ from poptorch_emu.machine.costs.tiles import Tiles
 _COMBINING_PROGRAMS = 5
 
 
+def num_combining(num_gates: int) -> int:
+    """Returns the number of programs that combine the gates of one step."""
+    return _COMBINING_PROGRAMS if num_gates > 1 else 1
+
+
 def step(num_states: int, num_gates: int, item_bytes: int, tiles: Tiles) -> Cost:
     """Returns the cost of one step without its products.
 
@@ -23,6 +28,5 @@ def step(num_states: int, num_gates: int, item_bytes: int, tiles: Tiles) -> Cost
     """
     gate = elementwise("sigmoid", num_states, item_bytes, tiles)
     combining = elementwise("add", num_states, item_bytes, tiles)
-    count = _COMBINING_PROGRAMS if num_gates > 1 else 1
-    cost = gate.times(num_gates) + combining.times(count)
+    cost = gate.times(num_gates) + combining.times(num_combining(num_gates))
     return cost + Cost(evidence=Evidence.ASSUMED)

@@ -35,6 +35,7 @@ from poptorch_emu.plan.operations.operation_family import (
     item_bytes,
     operands_of,
     query_and_key,
+    recurrent_operands,
 )
 from poptorch_emu.plan.operations.operation_products import products_of
 from poptorch_emu.plan.operations.operation_rows import rows_plan
@@ -228,11 +229,8 @@ class OperationCosts:
 
         A backward step costs twice a forward step (derived).
         """
-        arguments: Any = node.args
-        position = next(i for i, item in enumerate(arguments) if isinstance(item, (list, tuple)))
-        steps, rows = arguments[position - 1].meta["val"].shape[:2]
-        weight = arguments[position + 1][1].meta["val"]
-        width = weight.shape[1]
+        sequence, _, weight = recurrent_operands(node)
+        (steps, rows), width = sequence.shape[:2], weight.shape[1]
         inputs, hidden, *others = self._products(node)
         size = item_bytes(node, weight)
         own = step(rows * width, weight.shape[0] // width, size, self._tiles)

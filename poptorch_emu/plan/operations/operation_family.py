@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import fx
 from poptorch_emu.ir.graph import tensors_of
 from poptorch_emu.ir.marks import IS_WIDENED, IS_WIDENING
 from poptorch_emu.ir.operator_traits import traits_of
-from poptorch_emu.machine.costs.code import Family, OperationCode, used_fraction
+from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.torch_versions import OpOverload
 
 # Families by operator without overload; `operation_products.py` reads the products' arguments.
@@ -116,24 +115,6 @@ def _bare_name(target: OpOverload) -> str:
     return str(target._schema.name).rpartition("::")[2]
 
 
-def code_of(node: fx.Node, num_tiles: int) -> OperationCode:
-    """Returns the properties of an operation's program that determine its size."""
-    results = list(tensors_of([node]))
-    types = tuple(value.dtype for value in results)
-    inputs = tuple((tuple(v.shape), v.dtype) for v in tensors_of(node.all_input_nodes))
-    settings = tuple(map(repr, (*_settings(node.args), *_settings(node.kwargs))))
-    num_bytes = max((value.numel() * item_bytes(node, value) for value in results), default=0)
-    family = family_of(node)
-    # Each elementwise operator has a vertex of its own; other families share one.
-    own = node.target if family is Family.ELEMENTWISE else None
-    return OperationCode(
-        family,
-        (own, *types[:1]),
-        (node.target, inputs, types, settings),
-        used_fraction(num_bytes, num_tiles),
-    )
-
-
 def item_bytes(node: fx.Node, value: torch.Tensor) -> int:
     """Returns the bytes of an element on an IPU, where 64-bit types become 32-bit ones."""
     if IS_WIDENED in node.meta and value.is_floating_point():
@@ -153,17 +134,17 @@ def query_and_key(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor]:
     return query, key
 
 
+def recurrent_operands(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns the sequence, (steps, rows, features), and the weights of inputs and of the state.
+
+    The sequence is the argument before the lists of states and weights.
+    """
+    arguments: Any = node.args
+    first = next(index for index, item in enumerate(arguments) if isinstance(item, (list, tuple)))
+    sequence, (input_weight, hidden_weight) = arguments[first - 1], arguments[first + 1][:2]
+    return sequence.meta["val"], input_weight.meta["val"], hidden_weight.meta["val"]
+
+
 def _draws(target: OpOverload) -> bool:
     arguments = target._schema.arguments
     return bool(arguments) and arguments[0].name == "rng"
-
-
-def _settings(arguments: Any) -> Iterator[Any]:
-    """Yields the arguments that are not values of the graph."""
-    if isinstance(arguments, dict):
-        arguments = arguments.values()
-    for value in arguments:
-        if isinstance(value, (list, tuple)):
-            yield from _settings(value)
-        elif not isinstance(value, fx.Node):
-            yield value

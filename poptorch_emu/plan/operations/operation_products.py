@@ -18,6 +18,7 @@ from poptorch_emu.plan.operations.operation_family import (
     item_bytes,
     operands_of,
     query_and_key,
+    recurrent_operands,
 )
 
 
@@ -118,14 +119,9 @@ def _attention(node: fx.Node, precision: Precision) -> Iterator[Product]:
 
 
 def _recurrent(node: fx.Node, precision: Precision) -> Iterator[Product]:
-    """Yields the product of all inputs at once, and that of the hidden state in one step.
-
-    The sequence, (steps, rows, features), is the argument before the lists of states and weights.
-    """
-    arguments: Any = node.args
-    first = next(index for index, item in enumerate(arguments) if isinstance(item, (list, tuple)))
-    steps, rows = arguments[first - 1].meta["val"].shape[:2]
-    input_weight, hidden_weight = (item.meta["val"] for item in arguments[first + 1][:2])
+    """Yields the product of all inputs at once, and that of the hidden state in one step."""
+    sequence, input_weight, hidden_weight = recurrent_operands(node)
+    steps, rows = sequence.shape[:2]
     for count, weight in ((steps * rows, input_weight), (rows, hidden_weight)):
         yield Product(count, weight.shape[1], weight.shape[0], precision)
     if "backward" in bare_name(node):

@@ -15,7 +15,7 @@ from poptorch_emu.machine.costs.code import (
 )
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import Content, MemoryPlan
-from poptorch_emu.plan.operations.operation_family import code_of
+from poptorch_emu.plan.operations.operation_code import codes_of
 from poptorch_emu.segments.segment import Segment
 
 # Assumed bytes of code for the exchange of one tensor with the host, on a tile that holds a part of
@@ -45,9 +45,7 @@ def program_bytes(inventory: Inventory, plan: MemoryPlan, ipu: int, num_tiles: i
 
 def _of_segment(segment: Segment, num_tiles: int) -> Iterator[OperationCode]:
     for instruction in segment.instructions:
-        code = code_of(instruction.node, num_tiles)
-        if code.family is not Family.VIEW:
-            yield code
+        yield from codes_of(instruction.node, num_tiles)
         for body in instruction.bodies:
             yield from _of_segment(body.code, num_tiles)
 

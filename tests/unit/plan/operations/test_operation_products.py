@@ -7,7 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import poptorch_emu as poptorch
+from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.product import Precision, Product, Window
+from poptorch_emu.plan.operations.operation_code import codes_of
 from poptorch_emu.plan.operations.operation_products import products_of
 
 pytestmark = pytest.mark.feature("emulator.tile_memory", fidelity="modelled")
@@ -15,15 +17,16 @@ pytestmark = pytest.mark.feature("emulator.tile_memory", fidelity="modelled")
 
 def products(model: torch.nn.Module, *inputs: torch.Tensor) -> list[Product]:
     """Returns the products of a model in training, forward and backward."""
+    nodes = operations(model, *inputs)
+    return [product for node in nodes for product in products_of(node, has_half_sums=False)]
+
+
+def operations(model: torch.nn.Module, *inputs: torch.Tensor) -> list[torch.fx.Node]:
     options = poptorch.Options().showCompilationProgressBar(False)
     optimizer = poptorch.optim.SGD(model.parameters(), lr=1)
     training = poptorch.trainingModel(Summed(model), options, optimizer)
     training.compile(*inputs)
-    return [
-        product
-        for node in training._compiled().graph.operations
-        for product in products_of(node, has_half_sums=False)
-    ]
+    return list(training._compiled().graph.operations)
 
 
 class Summed(torch.nn.Module):
@@ -90,6 +93,15 @@ def test_products_of_a_recurrent_layer_then_are_of_all_steps_and_of_one() -> Non
         Product(features, steps * rows, gates * width, Precision.FLOAT),
         Product(width, steps * rows, gates * width, Precision.FLOAT),
     ]
+
+
+@pytest.mark.parametrize(("layer", "count"), [("RNN", 6), ("LSTM", 6), ("GRU", 9)])
+def test_program_of_a_recurrent_layer_then_has_its_products_in_each_direction(layer, count) -> None:
+    """Forward, gradients of data and gradients of weights each have one of inputs and of states."""
+    nodes = operations(getattr(torch.nn, layer)(5, 7), torch.randn(9, 4, 5))
+    codes = [code for node in nodes for code in codes_of(node, num_tiles=1472)]
+    products = [code for code in codes if code.family is Family.PRODUCT]
+    assert len({code.signature for code in products}) == len(products) == count
 
 
 OWN = torch.library.Library("tile_test", "DEF")
