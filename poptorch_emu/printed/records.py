@@ -94,9 +94,9 @@ def _cells(record: object) -> Iterator[tuple[str, str]]:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """Returns the parts of a dataclass, or of a mapping by members of an enumeration."""
+    """Returns the fields of a dataclass that `repr` shows, or the items of a mapping by members."""
     if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        return {field.name: getattr(value, field.name) for field in fields(value) if field.repr}
     is_by_member = isinstance(value, Mapping) and all(isinstance(key, Enum) for key in value)
     return {_text(key): item for key, item in value.items()} if is_by_member else {}
 

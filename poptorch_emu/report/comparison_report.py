@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
@@ -46,7 +46,7 @@ class Candidate(Record):
     most_stashed: int = 0
     fits: str = ""
     problem: str = ""
-    speed: Figure | None = None
+    speed: Figure | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, time: TimePlan, tiles: TileMemory) -> Candidate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from poptorch_emu.machine.spread import Figure
@@ -37,7 +37,7 @@ class Point(Record):
     step_seconds: float
     fits: str
     limit: str
-    speed: Figure | None = None
+    speed: Figure | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
