@@ -88,6 +88,11 @@ def _iterated(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
     return metadata_rules.made_by(aten.add.Tensor, _on_meta(args[0]), _on_meta(args[1]))
 
 
+def _scaled(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
+    """Returns the result of `ldexp`: the product of a tensor and contiguous powers of two."""
+    return _iterated((args[0], _in_order(args, args[1].shape)), shape)
+
+
 _RULES: dict[Any, _Rule] = {
     aten._batch_norm_no_update.default: _suggested_by(0),
     aten._batch_norm_with_update.default: _suggested_by(0),
@@ -103,7 +108,7 @@ _RULES: dict[Any, _Rule] = {
     aten.copysign.Tensor: _iterated,
     aten.heaviside.default: _iterated,
     aten.huber_loss_backward.default: _in_order,
-    aten.ldexp.Tensor: _iterated,
+    aten.ldexp.Tensor: _scaled,
     aten.log_sigmoid_forward.default: _in_order,
     aten.logical_xor.default: _iterated,
     aten.logit_backward.default: _iterated,
