@@ -25,10 +25,10 @@ class LateModule:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disables garbage collection while modules are loaded or plans are created.
+    """Disables garbage collection while modules are loaded, models compiled or plans created.
 
-    This work creates no garbage, but so many objects that Python would scan all objects of PyTorch,
-    which takes half as long as the loading itself.
+    This work creates little garbage, but so many objects that Python would scan all objects of
+    PyTorch, which takes half as long as the work itself.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -35,6 +35,7 @@ from poptorch_emu.engine.lower import Lowering
 from poptorch_emu.errors import make_error
 from poptorch_emu.ir.graph import Graph, SinkKind, SourceKind, source_of
 from poptorch_emu.log import logger
+from poptorch_emu.module_loading import without_garbage_collection
 from poptorch_emu.passes import (
     anchors,
     functional,
@@ -87,6 +88,7 @@ Observe = Callable[[Graph], Mapping[str, HostFunction]]
 MakeExecutable = Callable[[Request, Callable[[str], None]], Executable]
 
 
+@without_garbage_collection()
 def compile_model(
     request: Request, on_step: Callable[[str], None] = lambda step: None
 ) -> Executable:
@@ -116,6 +118,7 @@ def compile_model(
     return executable
 
 
+@without_garbage_collection()
 def compile_observed(request: Request, observe: Observe) -> Executable:
     """Returns a newly compiled executable with the host calls that `observe` adds.
 
