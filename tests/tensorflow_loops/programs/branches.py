@@ -32,6 +32,17 @@ def condition_of_python(b: Bench) -> Any:
 
 
 @program
+def condition_of_a_constant(b: Bench) -> Any:
+    def power(x):
+        count = tf.constant(0)
+        while count < 3:
+            x, count = x * 2.0, count + 1
+        return x if tf.shape(x)[0] == 2 else -x
+
+    return b.run(power, tf.constant([1.0, 2.0]))
+
+
+@program
 def cond_on_the_device(b: Bench) -> Any:
     data, queue = iter(b.data()), b.queue()
 

@@ -226,3 +226,27 @@ def operators(b: Bench) -> Any:
 @refused("float64")
 def quotient_of_integers(b: Bench) -> Any:
     return b.run(lambda n: n / 2, tf.constant([-3, 2, 7]))
+
+
+@program
+def losses_of_a_layer(b: Bench) -> Any:
+    class Penalty(b.keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(0.1 * tf.reduce_sum(tf.square(x)))
+            return x * 2.0
+
+    model, data = b.net(1), iter(b.data())
+    penalty, optimizer = Penalty(), b.keras.optimizers.SGD(0.05)
+
+    def loop(data):
+        values = []
+        for _ in range(3):
+            x, y = next(data)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(penalty(model(x)) - y)) + tf.add_n(penalty.losses)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            values.append(loss)
+        return tf.stack(values)
+
+    return b.run(loop, data), model.get_weights()

@@ -181,7 +181,7 @@ def state_of_an_object(b: Bench) -> Any:
     return losses, agent.weights, agent.steps
 
 
-@refused("A value of one iteration is used in another iteration|of another function|list")
+@program
 def rows_in_a_list(b: Bench) -> Any:
     data = iter(b.data())
 

@@ -64,6 +64,9 @@ def install() -> None:
     answer_arrays()
     ops.SymbolicTensor.__array_ufunc__ = _operation_of_numpy
     ops.SymbolicTensor.__array_function__ = function_of_arrays
+    ops.SymbolicTensor.__bool__ = _truth_of
+    add_loss = keras.layers.Layer.add_loss
+    keras.layers.Layer.add_loss = lambda layer, loss: add_loss(layer, left(loss))
     for owner in (keras.layers.Layer, keras.losses.Loss):
         owner.__call__ = _called_by_program(owner.__call__)
     keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
@@ -241,6 +244,24 @@ def _operation_of_numpy(self: Any, ufunc: Any, method: str, *inputs: Any, **kwar
     if not tensors:
         return getattr(ufunc, method)(*values, **kwargs)
     return entered(operation(tensors[0], ufunc, method, *values, **kwargs))
+
+
+def _truth_of(self: Any) -> bool:
+    """Returns the truth of a symbolic tensor that is known on the host.
+
+    Raises:
+        Error: the device computes it.
+        TypeError: the tensor is of another graph (the error is TensorFlow's).
+    """
+    graph = current_graph()
+    value = tf.Tensor.__bool__(self) if graph is None else graph.value_of(self)
+    if isinstance(value, torch.Tensor):
+        raise refusal(
+            "tensor as a condition of Python (if, while, and, or, not, in)",
+            "The value is known only while the program runs. Use tf.where, tf.logical_and, "
+            "tf.logical_or or tf.logical_not",
+        )
+    return bool(value)
 
 
 def _is_counter(value: torch.Tensor) -> bool:

@@ -113,8 +113,10 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
             if inner is tensor:
                 if id(outer) in self._variables:
                     return self._variables[id(outer)]
-                if isinstance(outer, ops.EagerTensor) and outer.dtype != tf.resource:
+                if isinstance(outer, ops.EagerTensor) and _has_elements(outer):
                     return outer.numpy()
+                if outer.dtype == tf.variant:
+                    raise _of_data_set()
         raise refusal(
             f"tensor {tensor.name!r} of another function",
             "Pass tensors from function to function as arguments and results",
@@ -122,6 +124,8 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
 
     def _compute(self, op: Any) -> None:
         inputs = [self.value_of(each) for each in op.inputs]
+        if "Dataset" in op.type:
+            raise _of_data_set()
         row = stateful_operators.ROWS.get(op.type)
         is_known = not any(isinstance(each, (torch.Tensor, tuple)) for each in inputs)
         if row is None and is_known and (op.type == "Assert" or not op.op_def.is_stateful):
@@ -131,7 +135,9 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
             if self._forbidding and op.type.startswith("Assign"):
                 raise refusal(f"assignment in {self._forbidding}", "Use tf.where")
             if row is None:
-                raise refusal(f"operator {op.type} (in {op.name!r})", _WAYS_OUT.get(op.type, ""))
+                is_part = op.type.startswith("Resource")  # Of a variable.
+                way_out = _OF_PARTS if is_part else _WAYS_OUT.get(op.type, "")
+                raise refusal(f"operator {op.type} (in {op.name!r})", way_out)
             arguments = self._arguments(op, row, inputs)
             try:
                 found = row.compute(RawCall(op, self), *arguments)
@@ -180,6 +186,10 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
 
 
 _OF_PRINT = "tf.print shows values of the host. Send the value to an IPUOutfeedQueue"
+_OF_PARTS = (
+    "Assign the whole variable: v.assign(tf.tensor_scatter_nd_update(v, indices, updates)), for "
+    "example"
+)
 _WAYS_OUT = {
     "PrintV2": _OF_PRINT,
     "StringFormat": _OF_PRINT,
@@ -193,6 +203,13 @@ _WAYS_OUT = {
     "PyFunc": "Functions of Python run on the host, in the data set for example",
     "IteratorGetNext": "Make the iterator in the scope of the strategy: iter(dataset)",
 }
+
+
+def _of_data_set() -> Exception:
+    return refusal(
+        "data set that is made in the function",
+        "Make it outside of the function, with all its methods, and pass it to the function",
+    )
 
 
 def current_graph() -> DeviceGraph | None:

@@ -66,7 +66,8 @@ def _cond(
     condition = tf.convert_to_tensor(pred)
     value = graph.value_of(condition)
     if not isinstance(value, torch.Tensor):
-        return (true_fn if value else false_fn)()
+        found = (true_fn if value else false_fn)()
+        return condition if isinstance(found, tf.Operation) else found
     with graph.without_effects("tf.cond whose condition is computed on the IPU"):
         results = true_fn(), false_fn()
     for leaf in tf.nest.flatten(results):

@@ -43,7 +43,8 @@ _UNEVEN = (
 )
 
 
-# An inner loop is unrolled if the code around it reads, sends or updates, or if it hands on values.
+# A loop is unrolled if its values are kept in a list, for example; an inner loop also if the code
+# around it reads, sends or updates, or if it hands on values.
 _MOST_UNROLLED = 32
 
 
@@ -141,7 +142,7 @@ def _is_changed(optimizer: Any, assigned: Mapping[int, Any]) -> bool:
 
 
 class _InnerLoopError(Exception):
-    """An inner loop that cannot be a loop of the device, and the error if it is too long."""
+    """A loop that cannot be a loop of the device, and the error if it is too long."""
 
     def __init__(self, loop: DeviceLoop, text: str) -> None:
         super().__init__(text)
@@ -223,7 +224,9 @@ class _Discovery(Capture):
                 "range. Loop over a smaller range."
             )
         if self.tracker.crossing:
-            raise compiler_error(_CARRIED)
+            loop = self.outermost.loop
+            is_sent = loop is None or loop.body.sent  # A queue takes one value in an iteration.
+            raise compiler_error(_CARRIED) if is_sent else _InnerLoopError(loop, _CARRIED)
 
     def used_counters(self) -> set[int]:
         """Returns the ordinals of the loops whose variable is used."""

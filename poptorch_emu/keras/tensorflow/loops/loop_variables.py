@@ -28,8 +28,15 @@ def frame_of_loop() -> FrameType:
 
 
 def local_variables(frame: FrameType) -> dict[str, Any]:
-    """Returns the local variables of a function that is running."""
-    return {name: left(value) for name, value in frame.f_locals.items()}
+    """Returns the local variables of a function that is running, as they are now."""
+    return {name: left(_copied(value)) for name, value in frame.f_locals.items()}
+
+
+def _copied(value: Any) -> Any:
+    """Returns a copy of a list or dict, which later code may change in place."""
+    if type(value) is list:
+        return list(map(_copied, value))
+    return {name: _copied(each) for name, each in value.items()} if type(value) is dict else value
 
 
 def set_local_variables(frame: FrameType, values: Mapping[str, Any]) -> None:
