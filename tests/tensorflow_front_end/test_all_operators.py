@@ -38,7 +38,7 @@ def test_functions_then_return_what_tensorflow_does_or_are_refused() -> None:
     ipu.ipu_strategy.IPUStrategy()
     found = functions()
     chosen = {name: found[name] for name in sorted(found)[3::12]}
-    results = {name: status_of(each, most=1) for name, each in chosen.items()}
+    results = {name: status_of(name, each, most=1) for name, each in chosen.items()}
     assert {
         name: text for name, (status, text) in results.items() if status == SERVED and text
     } == {}

@@ -346,6 +346,9 @@ def test_repeat_when_the_body_does_not_fit_then_is_refused() -> None:
         strategy.run(
             lambda x: repeat(3, lambda a: keras.ops.cast(a, "int32"), x), args=[np.float32(1)]
         )
+    for count in (2.5, np.int32(3)):  # A tensor among the arguments is the device's.
+        with pytest.raises(TypeError, match="repeat takes an integer that is known"):
+            strategy.run(lambda n: repeat(n, lambda a: a + 1.0, 1.0), args=[count])
 
 
 def test_while_loop_when_its_condition_is_of_the_device_then_is_refused() -> None:

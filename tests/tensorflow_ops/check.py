@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,10 @@ def difference(sample: Sample) -> str:
         text = compared(one, other)
         if text:
             return f"{sample} output {number}: {text}"
-    return _difference_of_gradients(sample)
+    if sample.operator in _WITHOUT_GRADIENT:
+        return ""
+    text = difference_of_gradients(call, _arrays(sample))
+    return text and f"{sample} {text}"
 
 
 def compared(found: torch.Tensor, wanted: Any) -> str:
@@ -59,24 +63,33 @@ def compared(found: torch.Tensor, wanted: Any) -> str:
     return f"{one.reshape(-1)[places]}, TensorFlow has {other.reshape(-1)[places]} at {places}"
 
 
-def _difference_of_gradients(sample: Sample) -> str:
-    if sample.operator in _WITHOUT_GRADIENT:
-        return ""
-    sample = _finite(sample)
-    call, given = _call(sample), _constants(sample)
+def difference_of_gradients(
+    call: Any, arrays: Sequence[np.ndarray], of_tensorflow: Any = None
+) -> str:
+    """Returns how the gradients of a function differ from TensorFlow; empty if they do not.
+
+    Args:
+        call: function of the arrays.
+        arrays: arguments.
+        of_tensorflow: the function as TensorFlow calls it, if that is another one.
+    """
+    arrays = list(map(_finite, arrays))
+    given = list(map(tf.constant, arrays))
     sources = [each for each in given if each.dtype == tf.float32]
     if not sources:
         return ""
     try:
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            total = _total(call(*given))
+            total = _total((of_tensorflow or call)(*given))
         if total is None:
             return ""
         wanted = tape.gradient(total, sources)
     except (LookupError, tf.errors.OpError, NotImplementedError):
         return ""
-    tensors = [each.requires_grad_(each.dtype is torch.float32) for each in _tensors(sample)]
+    tensors = [torch.from_numpy(np.array(each)) for each in arrays]
+    for each in tensors:
+        each.requires_grad_(each.dtype is torch.float32)
     result = for_program(lambda *args: _total(call(*args)))(*tensors)
     sources = [each for each in tensors if each.requires_grad]
     if not result.requires_grad:
@@ -90,22 +103,14 @@ def _difference_of_gradients(sample: Sample) -> str:
             other = tf.where(tf.math.is_nan(other), one.numpy(), other)
         text = compared(one, other)
         if text:
-            return f"{sample} gradient {number}: {text}"
+            return f"gradient {number}: {text}"
     return ""
 
 
-def _finite(sample: Sample) -> Sample:
-    """Returns a call without NaN and infinities, where gradients are nobody's."""
-
-    def finite(each: Any) -> Any:
-        is_float = np.issubdtype(each.dtype, np.floating)
-        return np.where(np.isfinite(each), each, each.dtype.type(0.75)) if is_float else each
-
-    arrays = {
-        name: [finite(x) for x in each] if isinstance(each, list) else finite(each)
-        for name, each in sample.arrays.items()
-    }
-    return Sample(sample.operator, arrays, sample.others)
+def _finite(array: np.ndarray) -> np.ndarray:
+    """Returns an array without NaN and infinities, where gradients are nobody's."""
+    is_float = np.issubdtype(array.dtype, np.floating)
+    return np.where(np.isfinite(array), array, array.dtype.type(0.75)) if is_float else array
 
 
 def _total(result: Any) -> Any:

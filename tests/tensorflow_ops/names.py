@@ -19,7 +19,8 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import numpy as np
 import tensorflow as tf
 import torch
-from tensorflow_ops.check import compared
+from tensorflow_ops.calls import ARRAYS, CALLS, OF_HOST
+from tensorflow_ops.check import compared, difference_of_gradients
 from tensorflow_ops.samples import drawn
 
 from poptorch_emu import Error
@@ -31,7 +32,7 @@ ROOMS = {
     "tf": tf, "tf.nn": tf.nn, "tf.math": tf.math, "tf.linalg": tf.linalg,
     "tf.keras.backend": tf.keras.backend,
 }  # fmt: skip
-SERVED, REFUSED, NOT_TRIED = "served", "refused", "not tried"
+SERVED, REFUSED, HOST, NOT_TRIED = "served", "refused", "of the host", "not tried"
 
 # Parameters that are tensors of the device; all others are known on the host.
 _TENSORS = {
@@ -71,6 +72,9 @@ _LEFT_OUT = (
     "random_uniform_variable",
     "set_epsilon", "set_image_data_format", "set_learning_phase", "get_uid", "reset_uids",
 )  # fmt: skip
+
+# Functions whose gradient is ill-conditioned, or is another one of the same function.
+_WITHOUT_GRADIENT = (tf.linalg.lstsq, CALLS["tf.linalg.cholesky"])
 
 
 def functions() -> dict[str, Callable[..., Any]]:
@@ -112,12 +116,16 @@ def _array(name: str, number: int, shape: Any, dtype: Any) -> np.ndarray:
     return drawn(shape, dtype, number)
 
 
-def status_of(function: Callable[..., Any], most: int = 3) -> tuple[str, str]:
+def status_of(name: str, function: Callable[..., Any], most: int = 3) -> tuple[str, str]:
     """Returns whether a function is served, and a difference or the reason for a refusal."""
-    num_compared, reason, status = 0, "", NOT_TRIED
-    for arrays, others in itertools.islice(calls_of(function), 60):
+    num_compared, reason, status = 0, "", HOST if name in OF_HOST else NOT_TRIED
+    calls = calls_of(function)
+    if name in CALLS:
+        function = CALLS[name]
+        calls = iter([({x: ARRAYS[x] for x in _parameters(function) if x in ARRAYS}, {})])
+    for arrays, others in itertools.islice(calls, 60):
         found = _compared_call(function, arrays, others, _results)
-        if found is not None and found[0] == SERVED and found[1]:
+        if (found is None and name in CALLS) or (found and found[0] == SERVED and found[1]):
             found = _compared_call(function, arrays, others, tf.function(_results))
         if found is None:
             continue  # TensorFlow does not accept these arguments.
@@ -129,6 +137,10 @@ def status_of(function: Callable[..., Any], most: int = 3) -> tuple[str, str]:
         if status == REFUSED or num_compared == most:
             break
     return status, reason
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 def _results(function: Callable[..., Any], tensors: Any, others: Any) -> list[Any]:
@@ -151,9 +163,10 @@ def _compared_call(
         tensors = {name: tf.constant(each) for name, each in arrays.items()}
         wanted = compute(function, tensors, others)
     except Exception:
+        wanted = []  # A function that this TensorFlow cannot compute on processors, or a bad call.
+    is_compared = bool(wanted) and all(each.dtype != tf.string for each in wanted)
+    if not is_compared and function not in CALLS.values():
         return None
-    if any(each.dtype == tf.string for each in wanted):
-        return None  # A name, such as that of a type.
 
     def call(*tensors: Any) -> Any:
         return _results(function, dict(zip(arrays, tensors, strict=True)), others)
@@ -165,12 +178,23 @@ def _compared_call(
     except Error as error:
         return REFUSED, str(error).splitlines()[0]
     except Exception as error:
-        return SERVED, f"{form} {type(error).__name__}: {str(error)[:300]}"
+        text = f"{form} {type(error).__name__}: {str(error)[:300]}"
+        return (SERVED, text) if is_compared else None
+    if not is_compared:
+        return None
     for one, other in zip(found, wanted, strict=True):
         text = compared(one, other)
         if text:
             return SERVED, f"{form} {text}"
-    return SERVED, ""
+    if function in _WITHOUT_GRADIENT or not all(map(_is_finite, wanted)):
+        return SERVED, ""
+    of_tensorflow = call if compute is _results else tf.function(call)
+    text = difference_of_gradients(call, list(arrays.values()), of_tensorflow)
+    return SERVED, text and f"{form} {text}"
+
+
+def _is_finite(value: Any) -> bool:
+    return not value.dtype.is_floating or bool(tf.reduce_all(tf.math.is_finite(value)))
 
 
 def write_page(found: dict[str, tuple[str, str]]) -> None:
@@ -182,17 +206,21 @@ def write_page(found: dict[str, tuple[str, str]]) -> None:
         "are. This table is",
         "written by `python -m tensorflow_ops.names --write`, which calls each name with generated "
         "arguments, in TensorFlow",
-        "and here. A function that is served may still refuse some of its arguments, by name.",
+        "and here. A function that is served may still refuse some of its arguments, by name. "
+        "Functions of the host take no values of the",
+        "device.",
     ]
     for room in ROOMS:
         lines += ["", f"## {room}", "", "| | Names |", "|---|---|"]
-        for status in (SERVED, REFUSED, NOT_TRIED):
+        for status in (SERVED, REFUSED, HOST, NOT_TRIED):
             names = [
                 name.removeprefix(f"{room}.")
                 for name, (other, _) in found.items()
                 if other == status and name.rpartition(".")[0] == room
             ]
-            lines.append(f"| {status} ({len(names)}) | {', '.join(f'`{x}`' for x in names)} |")
+            if names:
+                listed = ", ".join(f"`{x}`" for x in names)
+                lines.append(f"| {status} ({len(names)}) | {listed} |")
     PAGE.write_text("\n".join(lines) + "\n")
 
 
@@ -204,13 +232,13 @@ def main() -> int:
     for name, function in functions().items():
         if named and name not in named:
             continue
-        status, text = found[name] = status_of(function)
+        status, text = found[name] = status_of(name, function)
         if status == SERVED and text:
             num_different += 1
             print(f"{name} {text}", flush=True)
         elif named or "--all" in sys.argv:
             print(f"{name}: {status} {text}", flush=True)
-    for status in (SERVED, REFUSED, NOT_TRIED):
+    for status in (SERVED, REFUSED, HOST, NOT_TRIED):
         print(f"{sum(status == each for each, _ in found.values())} names {status}")
     print(f"{num_different} differ")
     if "--write" in sys.argv:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import keras
@@ -42,11 +43,12 @@ def repeat(
         The values of the last iteration: a list, a single value, or `None` without inputs.
 
     Raises:
-        TypeError: the body does not accept the arguments, or its results have other types.
+        TypeError: the body does not accept the arguments, its results have other types, or the
+            number of iterations is not a known integer.
         RuntimeError: the call is not in a function that runs on the IPU.
     """
     capture = _capture("repeat")
-    return _repeated(capture, range(int(n)), body, _listed(inputs), infeed_queue)
+    return _repeated(capture, range(_known_integer(n)), body, _listed(inputs), infeed_queue)
 
 
 def while_loop(
@@ -102,6 +104,18 @@ def _repeated(
     if not values:
         return None
     return values[0] if len(values) == 1 else values
+
+
+def _known_integer(n: Any) -> int:
+    found = left(n)
+    if is_host_tensor(found) and not isinstance(found, torch.Tensor):
+        found = np.asarray(found)[()]
+    if not isinstance(found, Integral) or isinstance(found, bool):
+        raise TypeError(
+            f"ipu.loops.repeat takes an integer that is known when the program is compiled, not "
+            f"{n!r}. Pass a number of Python, in args=[...] of IPUStrategy.run for example."
+        )
+    return int(found)
 
 
 def _capture(name: str) -> Capture:

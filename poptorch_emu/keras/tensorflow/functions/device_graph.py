@@ -175,7 +175,11 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
                     "IPUs have no float64: convert operands with tf.cast(x, tf.float32). The "
                     "quotient of two integers has this type, too",
                 )
-            assert name == tensor.dtype.name, f"{tensor.op.type}: {name}, not {tensor.dtype.name}"
+            if name != tensor.dtype.name:
+                raise refusal(
+                    f"{tensor.op.type} with a result of type {tensor.dtype.name}",
+                    f"Here the result is {name}. Convert the operands with tf.cast",
+                )
             assert tensor.shape.is_compatible_with(value.shape), (
                 f"{tensor.op.type}: {tuple(value.shape)}, not {tensor.shape}"
             )

@@ -199,7 +199,8 @@ def _matmul(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     names = ("transpose_a", "transpose_b") if call.op.type == "MatMul" else ("adj_x", "adj_y")
     a = a.mT if call.attr(names[0]) else a
     b = b.mT if call.attr(names[1]) else b
-    return torch.matmul(a, b)
+    kind = call.type_of_output()  # BatchMatMulV3 may add int8 up in int32.
+    return torch.matmul(a.to(kind), b.to(kind))
 
 
 def _einsum(call: RawCall, *inputs: torch.Tensor) -> torch.Tensor:

@@ -225,8 +225,9 @@ class _Discovery(Capture):
             )
         if self.tracker.crossing:
             loop = self.outermost.loop
-            is_sent = loop is None or loop.body.sent  # A queue takes one value in an iteration.
-            raise compiler_error(_CARRIED) if is_sent else _InnerLoopError(loop, _CARRIED)
+            if loop is None or loop.body.sent:  # A queue takes one value in an iteration.
+                raise compiler_error(_CARRIED)
+            raise _InnerLoopError(loop, _CARRIED)
 
     def used_counters(self) -> set[int]:
         """Returns the ordinals of the loops whose variable is used."""
