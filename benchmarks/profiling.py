@@ -67,15 +67,15 @@ def costs(name: str, rounds: int, seconds: float) -> tuple[str, ...]:
         measurement, session = model._on_device.measurement, model._on_device.device.session
         hand_over, hand_over_seconds, num_events = session.after_call, 0.0, 0
 
-        def timed_hand_over() -> None:
+        def timed_hand_over(*call: object) -> None:
             nonlocal hand_over_seconds
             start = time.thread_time()
-            hand_over()
+            hand_over(*call)
             hand_over_seconds += time.thread_time() - start
 
         def turn(is_profiling: bool, num_calls: int) -> Clocks:
             session._executor.set_tracing(is_profiling)
-            session.after_call = timed_hand_over if is_profiling else lambda: None
+            session.after_call = timed_hand_over if is_profiling else lambda *_: None
             return clocks(call, num_calls)
 
         num_calls = max(2, int(seconds / turn(False, 5)[1]))
@@ -90,7 +90,7 @@ def costs(name: str, rounds: int, seconds: float) -> tuple[str, ...]:
         measurement.profile.run()
         written = time.clock_gettime(writer) - written
         session._executor.set_tracing(True)
-        session.after_call = lambda: None
+        session.after_call = lambda *_: None
         session.take_events()
         call()
         num_events = len(session.take_events())

@@ -18,6 +18,7 @@ from poptorch_emu.emulator.reports import read_report, report, summary, trace
 from poptorch_emu.emulator.showing import show
 from poptorch_emu.emulator.splits import autoplace, plan_split
 from poptorch_emu.emulator.streaming import stream
+from poptorch_emu.emulator.training_logs import log_training
 from poptorch_emu.emulator.value_guards import set_value_guards
 from poptorch_emu.emulator.what_ifs import what_if
 from poptorch_emu.names.aliases import install
@@ -41,6 +42,7 @@ __all__ = [
     "first_nonfinite",
     "install",
     "lab",
+    "log_training",
     "memory",
     "numerics",
     "page",

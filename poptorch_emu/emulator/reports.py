@@ -76,7 +76,8 @@ def trace(
 ) -> Path:
     """Writes the timelines of the modelled IPUs and of the engine for Perfetto (modelled).
 
-    The engine's own timeline is exact; it is included if profiling is enabled.
+    Below the segments of an IPU are the blocks of the model and the operations. The engine's own
+    timeline is exact; it is included if profiling is enabled.
 
     Args:
         model: wrapped model from `trainingModel` or `inferenceModel`.

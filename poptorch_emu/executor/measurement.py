@@ -1,11 +1,14 @@
-"""Times of an executor's calls, and its profile."""
+"""Times of an executor's calls, its profile, and the listeners to its calls."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
 
 from poptorch_emu.config import CompileConfig, SyntheticData
 from poptorch_emu.executor.attached_device import AttachedDevice
@@ -48,6 +51,23 @@ COMPUTING: tuple[End, End] = ((INPUT_COMPLETE, max), (OUTPUT, max))
 OUTPUTS: tuple[End, End] = ((OUTPUT, min), (OUTPUT_COMPLETE, max))
 
 
+class CallListener(Protocol):
+    """An object that follows the calls of a model, over all of its compilations."""
+
+    def begin(self, session: Session) -> None:
+        """Receives a session before its first call, or the present one."""
+
+    def add_call(self, session: Session, results: Sequence[torch.Tensor]) -> None:
+        """Receives the results of a successful call, on the thread that ran it."""
+
+
+class _Listeners(list[CallListener]):
+    """The listeners to the calls of one model; a deep copy of the model has none."""
+
+    def __deepcopy__(self, _: Any) -> _Listeners:
+        return _Listeners()
+
+
 class Measurement:
     """The times of the last call, and the profile of all calls since the device was attached.
 
@@ -64,9 +84,24 @@ class Measurement:
         # Function that replaces measured times by modelled ones, if the user wants them.
         self.modelled: Callable[[Spans, Spans], tuple[Spans, Spans]] | None = None
         self.profile: profile_writer.ProfileWriter | None = None
+        self._listeners = _Listeners()
+
+    def listen(self, listener: CallListener) -> None:
+        """Begins to tell a listener of calls."""
+        session = self._device.session
+        if session is not None:
+            listener.begin(session)
+        self._listeners.append(listener)
+        self._connect(session)
+
+    def ignore(self, listener: CallListener) -> None:
+        """Ends what `listen` began; does nothing for an unknown listener."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+            self._connect(self._device.session)
 
     def start(self, session: Session, view: Callable[[], Mapping[str, Any]]) -> None:
-        """Starts to write the profile of `session`, if `enableProfiling` was set.
+        """Starts to write the profile of `session`, if `enableProfiling` was set, and to listen.
 
         All files are complete when the program ends, even without a detach or destroy.
 
@@ -74,6 +109,12 @@ class Measurement:
             session: session that will run.
             view: returns a report about the model before it runs.
         """
+        self._start_profile(session, view)
+        for listener in self._listeners:
+            listener.begin(session)
+        self._connect(session)
+
+    def _start_profile(self, session: Session, view: Callable[[], Mapping[str, Any]]) -> None:
         folder = profile_folder(session.executable.config)
         if folder is None:
             return
@@ -83,9 +124,15 @@ class Measurement:
             return
         writer = profile_writer.ProfileWriter(path, session.executable.segment_names)
         self.profile = writer
-        session.after_call = lambda: writer.add_call(session.take_events())
         tracepoints.listeners.append(writer.add_tracepoint)
         self._end_profile = weakref.finalize(self, _end_profile_of, session, folder, writer)
+
+    def _connect(self, session: Session | None) -> None:
+        """Sets the function that `session` calls after each call, as the listeners need it."""
+        if session is not None:
+            is_heard = self.profile is not None or self._listeners
+            tell = partial(_tell, self.profile, self._listeners) if is_heard else _tell_nobody
+            session.after_call = tell
 
     def end(self, session: Session) -> None:
         """Writes the profile, and stores the times of the last call before `session` ends."""
@@ -124,6 +171,22 @@ def profile_folder(config: CompileConfig) -> Path | None:
     return Path(config.profile_dir) / file_name(config.model_name or default, default)
 
 
+def _tell_nobody(session: Session, results: Sequence[torch.Tensor]) -> None:
+    """Ignores a call."""
+
+
+def _tell(
+    profile: profile_writer.ProfileWriter | None,
+    listeners: Sequence[CallListener],
+    session: Session,
+    results: Sequence[torch.Tensor],
+) -> None:
+    if profile is not None:
+        profile.add_call(session.take_events())
+    for listener in tuple(listeners):
+        listener.add_call(session, results)
+
+
 def _spans_of(session: Session) -> tuple[Spans, Spans]:
     """Returns the spans of inputs and outputs in the last call; empty for synthetic data."""
     inputs, outputs = session.input_spans(), session.output_spans()
@@ -152,7 +215,7 @@ def _writes_report(session: Session, path: Path, view: Callable[[], Mapping[str,
 
 def _end_profile_of(session: Session, folder: Path, writer: profile_writer.ProfileWriter) -> None:
     tracepoints.listeners.remove(writer.add_tracepoint)
-    session.after_call = lambda: None
+    session.after_call = _tell_nobody
     writer.close()
     executable = session.executable
     try:

@@ -17,10 +17,10 @@ _ARROWS = {"forward": ("activations", 1), "backward": ("gradients", -1)}
 def to_trace(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a trace whose processes are machine and engine, and whose tracks are IPUs.
 
-    Below the segments of the machine are their operations, with the names of `torch.profiler`, and
-    a counter of memory for each IPU. Arrows lead from each stage of a micro-batch to the next one,
-    forward and backward. Times are in microseconds; those of the machine follow from cycles and
-    clock.
+    Below the segments of the machine are their blocks and operations, the latter with the names of
+    `torch.profiler`, and a counter of memory for each IPU. Arrows lead from each stage of a
+    micro-batch to the next one, forward and backward. Times are in microseconds; those of the
+    machine follow from cycles and clock.
 
     Args:
         report: value of `view_model.view_model`.

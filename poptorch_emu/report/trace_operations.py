@@ -1,4 +1,4 @@
-"""Operations and counters of memory in a trace, below the segments of the machine.
+"""Blocks, operations and counters of memory in a trace, below the segments of the machine.
 
 An operation has the name and the category that `torch.profiler` gives it, for example "aten::addmm"
 and "cpu_op", so that programs for the profiler's traces find it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 # Largest number of operations in a trace; segments beyond it are written without operations.
@@ -22,10 +23,11 @@ Row = dict[str, Any]
 def operation_events(
     report: Mapping[str, Any], lanes: Iterable[str], slices: Iterable[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Returns the operations and counters of a timeline, and the number of omitted operations.
+    """Returns the blocks, operations and counters of a timeline, and how many operations it omits.
 
-    The operations of a segment fill it in their order, in proportion to their cycles. A counter
-    keeps its value until the next operation of its IPU.
+    The operations of a segment fill it in their order, in proportion to their cycles. Neighbours
+    of one block lie within a slice with the name of the block. A counter keeps its value until the
+    next operation of its IPU.
 
     Args:
         report: value of `view_model.view_model`.
@@ -38,6 +40,8 @@ def operation_events(
     num_written = num_left = 0
     for segment in sorted(slices, key=lambda one: one["ts"]):
         rows = segments.get(segment["name"], [])
+        operations = list(placed(rows, segment["ts"], segment["dur"]))
+        events += _blocks(operations, segment)  # A slice precedes those within it.
         if num_written + len(rows) > MOST_OPERATIONS:
             num_left += len(rows)
             continue
@@ -45,21 +49,37 @@ def operation_events(
         counter = counters[segment["tid"]]
         if not rows:
             events += counter.of_update(segment)
-        for row, begin, duration in placed(rows, segment["ts"], segment["dur"]):
+        for row, begin, duration in operations:
             known = {name: row[name] for name in _ARGUMENTS if row[name] is not None}
-            events.append(
-                {
-                    "ph": "X",
-                    "name": row["operator"],
-                    "cat": "cpu_op",
-                    "pid": segment["pid"],
-                    "tid": segment["tid"],
-                    **span(begin, duration),
-                    "args": {**known, "node": row["name"]},
-                }
-            )
+            arguments = {**known, "node": row["name"]}
+            events.append(_slice(row["operator"], "cpu_op", segment, begin, duration, arguments))
             events += counter.of_operation(row, segment["pid"], begin)
     return events, num_left
+
+
+def _blocks(
+    operations: Iterable[tuple[Row, float, float]], segment: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yields a slice for each run of operations of one block."""
+    for block, run in groupby(operations, key=lambda one: one[0]["block"]):
+        members = list(run)
+        first, (_, begin, duration) = members[0][1], members[-1]
+        if block is not None:
+            yield _slice(block, "block", segment, first, begin + duration - first, {})
+
+
+def _slice(
+    name: str,
+    category: str,
+    segment: Mapping[str, Any],
+    begin: float,
+    duration: float,
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns a slice on the track of a segment; times are in microseconds."""
+    track = {"pid": segment["pid"], "tid": segment["tid"]}
+    times = span(begin, duration)
+    return {"ph": "X", "name": name, "cat": category, **track, **times, "args": dict(arguments)}
 
 
 def rows_of(columns: Mapping[str, list[Any]]) -> Iterator[Row]:

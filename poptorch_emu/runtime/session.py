@@ -35,6 +35,8 @@ _ALONE = nullcontext()
 # Source: PopTorch's numeric types: the device has no 64-bit floating point.
 _NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
+AfterCall = Callable[["Session", Sequence[torch.Tensor]], None]
+
 
 class Session:
     """One executable, loaded on the engine.
@@ -85,8 +87,9 @@ class Session:
         self._executor.look_for_signals()
         self.set_seed(config.random_seed)
         self._executor.set_tracing(config.profile_dir is not None)
-        # Function that is called after each successful call.
-        self.after_call: Callable[[], None] = lambda: None
+        # Function of the session and of the results of each successful call: outputs, inputs that
+        # the model changed, and anchors.
+        self.after_call: AfterCall = lambda session, results: None
 
     def take_events(self) -> NDArray[np.int64]:
         """Returns the events since the last time, if the options ask for a profile.
@@ -250,7 +253,6 @@ class Session:
             except BaseException as error:
                 self._host_calls.explain(error)
                 raise
-        self.after_call()
         num_own = executable.num_outputs + len(executable.written_inputs)
         if len(results) != num_own + len(executable.anchors):  # Possible with a forged file only.
             raise make_error(
@@ -258,6 +260,7 @@ class Session:
                 f"{num_own + len(executable.anchors)}: the program belongs to another model. "
                 "Compile the model again."
             )
+        self.after_call(self, results)
         if executable.anchors:
             self.anchored.update(zip(executable.anchors, results[num_own:], strict=True))
         if executable.written_inputs and self._synthetic is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.pages import blocks_of, printed_by, with_output
+from support.tensorboard_runs import use_stub
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,6 +23,7 @@ NEEDED = {
     "docs/guide/keras.md": "keras",
     "docs/keras.md": "keras",
     "docs/guide/tensorflow.md": "tensorflow",
+    "docs/guide/timelines.md": "tensorboard",
 }
 # Names that mean modules of this package where a program is run by it.
 POPDIST = ("popdist", "popdist.poptorch")
@@ -42,6 +44,7 @@ def test_page_when_its_code_runs_then_it_prints_what_the_page_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
+    use_stub(monkeypatch)
     if name in NEEDED and importlib.util.find_spec(NEEDED[name]) is None:
         pytest.skip(f"this page is about {NEEDED[name]}, which is not installed")
     monkeypatch.setenv("COLUMNS", "80")

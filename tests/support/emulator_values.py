@@ -81,7 +81,7 @@ VALUES: dict[str, Callable[[Path], Any]] = {
 }
 # Names that return nothing, PyTorch's objects, or results of the model; types; and modules.
 OTHERS = {
-    "HostWork", "SchedulePlan", "TimePlan", "Verdict", "course", "install", "register_custom_op",
-    "set_latencies", "set_recomputation", "set_schedule", "set_value_guards", "show", "stream",
-    "to_torch",
+    "HostWork", "SchedulePlan", "TimePlan", "Verdict", "course", "install", "log_training",
+    "register_custom_op", "set_latencies", "set_recomputation", "set_schedule", "set_value_guards",
+    "show", "stream", "to_torch",
 }  # fmt: skip

@@ -51,12 +51,16 @@ def machine_timeline(plan: TimePlan, inventory: Inventory | None) -> dict[str, A
     for event in events:
         action = parse_action(event.action)
         is_update = action.kind is Kind.UPDATE
+        # Both ends are rounded, so that events that follow each other never overlap.
+        begin, end = (
+            round(seconds * plan.clock_hz) for seconds in (event.begin_seconds, event.end_seconds)
+        )
         table.add(
             WORD_OF_EVENT[event.kind],
             _label(event, action),
             lane=lanes.index(event.ipu),
-            start=round(event.begin_seconds * plan.clock_hz),
-            duration=round((event.end_seconds - event.begin_seconds) * plan.clock_hz),
+            start=begin,
+            duration=end - begin,
             micro_batch=None if is_update else event.micro_batch,
             bytes=received.get((action.kind.word, action.stage)) if event.kind == "link" else None,
         )
