@@ -21,6 +21,9 @@ def complete(report: Any) -> None:
                 steps.setdefault(name, [""] * len(steps["names"]))
             steps.setdefault("largest", [[]] * len(steps["names"]))
         ipu.setdefault("live_names", [])
+        ipu.setdefault("fullest_tile", None)
+    if isinstance(memory, dict):
+        memory.setdefault("fullest_note", "")
 
 
 def _dictionaries(value: Any, name: str) -> Iterator[dict[str, Any]]:

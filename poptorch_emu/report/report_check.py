@@ -60,10 +60,18 @@ _STEPS = {
     "live": [NUMBER],
     "largest": [[[COUNT, NUMBER]]],
 }
+_FULLEST_TILE = {
+    "name": [str],
+    "part": [str],
+    "block": [str],
+    "tile_bytes": [COUNT],
+    "ipu_bytes": [(COUNT, None)],
+}
 _MEMORY_OF_IPU: dict[str, Any] = {
     "ipu": COUNT,
     "limit_bytes": COUNT,
     "fullest_tile_bytes": COUNT,
+    "fullest_tile": (_FULLEST_TILE, None),
     "steps": (_STEPS, None),
     "live_names": [str],
     "peak": {"name": _SOME_TEXT, "tensors": [{"name": str, "bytes": NUMBER}]},
@@ -158,6 +166,7 @@ _REPORT: dict[str, Any] = {
         "ipus": [_MEMORY_OF_IPU],
         "steps_note": str,
         "tiles_note": str,
+        "fullest_note": str,
         "ways_out": [_WAY_OUT],
     },
     "operations": {str: list},
@@ -261,8 +270,9 @@ def _parts_fault(ipus: list[Mapping[str, Any]]) -> str:
 
 def _memory_faults(memory: Mapping[str, Any]) -> Iterator[str]:
     name = f"the memory of IPU {memory['ipu']}"
-    if memory["steps"] is not None and _are_uneven(memory["steps"]):
-        yield f"the columns of {name} are not of one length"
+    for table in ("steps", "fullest_tile"):
+        if memory[table] is not None and _are_uneven(memory[table]):
+            yield f"the columns of {name} are not of one length"
     largest = memory["steps"]["largest"] if memory["steps"] is not None else []
     live = [number for values in largest for number, _ in values]
     if max(live, default=-1) >= len(memory["live_names"]):

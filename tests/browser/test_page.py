@@ -19,7 +19,7 @@ from poptorch_emu.report.terms import TERMS
 
 PANELS = ("summary", "timeline", "memory", "operations", "graph", "numbers", "options", "log")
 # Number of charts in each panel that draws charts.
-NUM_CHARTS = {"summary": 2, "timeline": 1, "memory": 3, "operations": 2, "compare": 4}
+NUM_CHARTS = {"summary": 2, "timeline": 1, "memory": 4, "operations": 2, "compare": 4}
 
 # Returns the number of different colours on each canvas of the panel.
 COLOURS = """() => [...document.querySelectorAll('main .chart canvas')].map((canvas) => {
@@ -238,6 +238,51 @@ def test_tiles_when_a_category_is_chosen_then_only_its_bytes_are_drawn(open_page
     chosen = page.inner_text("[aria-label=IPU] [aria-pressed=true]")
     (memory,) = (ipu for ipu in data["memory"]["ipus"] if f"IPU {ipu['ipu']}" == chosen)
     assert name == "code" and held == [bytes_ for bytes_, _ in memory["tiles"]["code"]]
+
+
+TREEMAP = """() => {
+  const host = document.querySelector('[aria-label^="Treemap"]');
+  const [series] = echarts.getInstanceByDom(host).getOption().series;
+  return series.data.map((group) => [group.name,
+    group.children.map((one) => [one.name, one.value, one.itemStyle.color === colour("card")])]);
+}"""
+
+
+def test_fullest_tile_then_the_treemap_has_each_value_and_search_fades_the_others(
+    open_page: Any,
+) -> None:
+    data = report()
+    page = open_page(data)
+    show(page, "memory")
+    chosen = page.inner_text("[aria-label=IPU] [aria-pressed=true]")
+    (memory,) = (ipu for ipu in data["memory"]["ipus"] if f"IPU {ipu['ipu']}" == chosen)
+    columns = memory["fullest_tile"]
+    drawn = page.evaluate(TREEMAP)
+    blocks = dict.fromkeys(block or "no block" for block in columns["block"])
+    assert [name.partition(": ")[0] for name, _ in drawn] == list(blocks)
+    leaves = sorted([name, size] for _, children in drawn for name, size, _ in children)
+    known = zip(columns["name"], columns["tile_bytes"], strict=True)
+    assert leaves == sorted([name, size] for name, size in known if size)
+    tile = page.locator("#fullest-tile")
+    tile.locator("input[type=search]").fill("mlp.first.weight")
+    faded = {name: is_faded for _, group in page.evaluate(TREEMAP) for name, _, is_faded in group}
+    shown = {name for name, is_faded in faded.items() if not is_faded}
+    assert shown == {name for name in columns["name"] if "mlp.first.weight" in name}
+    assert len(shown) < len(faded)
+    # The keyboard reaches the groups, and the picture follows.
+    tile.locator("button:has-text('Kind')").first.focus()
+    page.keyboard.press("Enter")
+    parts = dict.fromkeys(columns["part"])
+    assert [name.partition(": ")[0] for name, _ in page.evaluate(TREEMAP)] == list(parts)
+
+
+def test_fullest_tile_of_an_earlier_report_then_it_is_not_known(open_page: Any) -> None:
+    data = report()
+    for ipu in data["memory"]["ipus"]:
+        ipu["fullest_tile"] = None
+    page = open_page(data)
+    show(page, "memory")
+    assert "What the fullest tile holds is not known." in page.inner_text("main")
 
 
 def test_comparison_when_two_reports_are_given_then_differences_are_told(open_page: Any) -> None:

@@ -121,6 +121,30 @@ def operations(num_operations: int, factor: float) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
+def fullest_tile(ipu: int, factor: float) -> dict[str, list[Any]]:
+    """Returns the columns of the values on the fullest tile of an IPU, of three blocks."""
+    draw = random.Random(ipu)
+    rows: list[tuple[str, str, str, int, int | None]] = []
+    for block in range(3 * ipu, 3 * ipu + 3):
+        for name in ("attention.query", "attention.output", "mlp.first", "mlp.second"):
+            for part in ("weight", "optimiser state", "accumulator"):
+                size = round(draw.uniform(3, 9) * KIB * factor)
+                prefix = "Accl1___" if "state" in part else ""
+                title = f"{prefix}encoder.{block}.{name}.weight"
+                rows.append((title, part, f"layer{block}", size, 1472 * size))
+        size = round(draw.uniform(20, 60) * KIB * factor)
+        title = f"encoder.{block}.mlp.first: gelu"
+        rows.append((title, "live at the peak", f"layer{block}", size, 1472 * size))
+    rows += [
+        (f"encoder.{3 * ipu}.mlp.first: mm", "temporary at the peak", f"layer{3 * ipu}", 12_000, 1),
+        ("<b>input 0", "live at the peak", "", 0, 300),
+        ("vertex code", "vertex code", "", 14_000, 14_000 * 1472),
+        ("uneven spread", "uneven spread", "", 40_000, None),
+    ]
+    names = ("name", "part", "block", "tile_bytes", "ipu_bytes")
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
 def memory(factor: float) -> dict[str, Any]:
     """Returns the memory of each IPU."""
     draw = random.Random(3)
@@ -137,6 +161,7 @@ def memory(factor: float) -> dict[str, Any]:
             {
                 "ipu": ipu,
                 "limit_bytes": 624 * KIB,
+                "fullest_tile": fullest_tile(ipu, factor),
                 "steps": {
                     "names": [f"encoder.{step // 5}: mm {step}" for step in range(60)],
                     "direction": [
@@ -182,6 +207,7 @@ def memory(factor: float) -> dict[str, Any]:
         )
     return {
         "ipus": ipus,
+        "fullest_note": "Each tensor is spread evenly.",
         "steps_note": "Bytes on the mean tile, over the steps of one window.",
         "ways_out": [
             {

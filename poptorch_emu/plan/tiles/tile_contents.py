@@ -92,7 +92,7 @@ def plan_tiles(
         IpuMemory(
             plan.ipu_ids[ipu],
             _always_live(inventory, plan, stashes, ipu),
-            _peak(inventory, plan, stashes, ipu, _walk(inventory, ipu, num_tiles), known),
+            _peak(inventory, plan, stashes, ipu, walk_on(inventory, ipu, num_tiles), known),
             known.code[ipu],
             _io_bytes(plan, stashes, ipu),
             _host_bytes(inventory, plan, ipu),
@@ -141,10 +141,10 @@ def tile_levels(inventory: Inventory, plan: MemoryPlan) -> dict[int, tuple[Level
     stashes = Stashes(inventory)
     levels = {}
     for ipu in range(inventory.schedule.num_ipus):
-        walk = _walk(inventory, ipu, num_tiles)
+        walk = walk_on(inventory, ipu, num_tiles)
         found = [
             level
-            for port in _ports_on(inventory, ipu)
+            for port in ports_on(inventory, ipu)
             for level in _levels_of(inventory, stashes, walk, ipu, port)
         ]
         if inventory.update is not None:
@@ -157,7 +157,7 @@ def _levels_of(
     inventory: Inventory, stashes: Stashes, walk: Walk, ipu: int, port: Port
 ) -> Iterator[Level]:
     """Yields the levels of a segment: its beginning, and each operation."""
-    segment, given, ending = _begun(inventory, stashes, port)
+    segment, given, ending = begun(inventory, stashes, port)
     nodes: list[fx.Node | None] = [instruction.node for instruction in segment.instructions]
     levels = walk.levels(segment, given, ending, stashes.waiting_bytes(ipu, port))
     for (held, state), node in zip(levels, [*(nodes[:1] or [None]), *nodes], strict=True):
@@ -177,16 +177,17 @@ def _peak(
     known: SegmentFigures,
 ) -> Peak:
     peaks = [_update_peak(inventory, plan, ipu)]
-    for port in _ports_on(inventory, ipu):
+    for port in ports_on(inventory, ipu):
         if port not in known.peaks:
-            known.peaks[port] = walk.peak(*_begun(inventory, stashes, port))
+            known.peaks[port] = walk.peak(*begun(inventory, stashes, port))
         found = known.peaks[port]
         waiting = stashes.waiting_bytes(ipu, port)
         peaks.append(replace(found, num_bytes=found.num_bytes + waiting))
     return max(peaks, key=walk.tile_bytes)
 
 
-def _walk(inventory: Inventory, ipu: int, num_tiles: int) -> Walk:
+def walk_on(inventory: Inventory, ipu: int, num_tiles: int) -> Walk:
+    """Returns a walk over the segments of an IPU with `num_tiles` computing tiles."""
     return Walk(
         num_tiles,
         lambda node: _temporary_bytes(inventory, ipu, num_tiles, node),
@@ -194,11 +195,12 @@ def _walk(inventory: Inventory, ipu: int, num_tiles: int) -> Walk:
     )
 
 
-def _ports_on(inventory: Inventory, ipu: int) -> list[Port]:
+def ports_on(inventory: Inventory, ipu: int) -> list[Port]:
+    """Returns the ports of the segments that an IPU runs, in order."""
     return [port for port in inventory.cut.segments if inventory.ipu_of(port) == ipu]
 
 
-def _begun(
+def begun(
     inventory: Inventory, stashes: Stashes, port: Port
 ) -> tuple[Segment, dict[int, int], frozenset[int]]:
     """Returns a segment, the bytes of its inputs, and its gradients, both by register."""

@@ -73,12 +73,12 @@ class Walk:
         given: Mapping[int, int],
         ending: frozenset[int] = frozenset(),
         base_bytes: int = 0,
-    ) -> Iterator[tuple[Peak, _State]]:
+    ) -> Iterator[tuple[Peak, LiveState]]:
         """Yields the memory at the beginning of a segment and at each of its operations.
 
         The arguments are those of `peak`. All yielded states are one object, which changes.
         """
-        state = _State(segment, given, base_bytes)
+        state = LiveState(segment, given, base_bytes)
         yield Peak(state.num_bytes, 0, f"the beginning of {segment.name}"), state
         for instruction in segment.instructions:
             node = instruction.node
@@ -105,7 +105,7 @@ class Walk:
         return peak.num_bytes / self.num_tiles + peak.temporary_bytes
 
 
-class _State:
+class LiveState:
     """The live values at one instruction of a segment; a view uses the memory of its base."""
 
     def __init__(self, segment: Segment, given: Mapping[int, int], base_bytes: int) -> None:
@@ -115,7 +115,7 @@ class _State:
         self._base: dict[int, int] = {}
         self._held = dict(given)
         self._users = dict.fromkeys(given, 1)
-        self._saved_bytes = 0
+        self._saved: dict[int, int] = {}  # Bytes that results at this instruction do not need.
         self.num_bytes = base_bytes + sum(given.values())
 
     def begin(self, instruction: Instruction) -> None:
@@ -124,7 +124,7 @@ class _State:
         reusable = self._reusable(instruction) if family in _IN_PLACE else 0
         # The base of a view is the last operand: a rounding first reads its random generator.
         base = list(instruction.reads)[-1:] if family is Family.VIEW else []
-        self._saved_bytes = 0
+        self._saved = {}
         for output in instruction.outputs:
             if output < 0:
                 continue
@@ -132,7 +132,7 @@ class _State:
             if root == output:
                 self._held[root] = machine_bytes(self._values[output])
                 saved = min(reusable, self._held[root])
-                self._saved_bytes += saved
+                self._saved[root] = saved
                 reusable -= saved
                 self.num_bytes += self._held[root] - saved
             if root in self._held:
@@ -140,7 +140,7 @@ class _State:
 
     def end(self, instruction: Instruction, ending: frozenset[int]) -> None:
         """Frees the values that are not needed any more."""
-        self.num_bytes += self._saved_bytes
+        self.num_bytes += sum(self._saved.values())
         done = [*instruction.dies, *(out for out in instruction.outputs if out in ending)]
         for root in map(self._root, done):
             if self._users.get(root):
@@ -156,6 +156,16 @@ class _State:
         live.sort(key=lambda root: -self._held[root])
         found = ((self._values.get(root), self._held[root]) for root in live[:count])
         return tuple((title(value) if value else "a value", held) for value, held in found)
+
+    def contents(self) -> list[tuple[fx.Node | None, int]]:
+        """Returns each live value with its bytes, in which it shares no memory with the others.
+
+        A value without a node belongs to a loop. The bytes add up to those that are live.
+        """
+        live = (root for root, count in self._users.items() if count and self._held[root])
+        return [
+            (self._values.get(root), self._held[root] - self._saved.get(root, 0)) for root in live
+        ]
 
     def _reusable(self, instruction: Instruction) -> int:
         """Returns the bytes of the largest argument that no later instruction reads."""

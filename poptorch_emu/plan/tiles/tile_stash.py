@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ class _Stash:
 
     Attributes:
         item_bytes: bytes of one micro-batch.
+        values: bytes of each value of a micro-batch, before replicas divide them.
         depth: largest number of micro-batches that wait at the same time.
         is_on_io_tiles: whether the values wait on the tiles for I/O.
     """
@@ -32,6 +33,14 @@ class _Stash:
     item_bytes: int
     depth: int
     is_on_io_tiles: bool
+    values: Mapping[fx.Node, int]
+
+    def shares(self) -> Iterator[tuple[fx.Node, float]]:
+        """Yields the bytes of each value in all micro-batches that wait."""
+        whole = sum(self.values.values())
+        for node, size in self.values.items():
+            if size:
+                yield node, self.depth * self.item_bytes * size / whole
 
 
 class Stashes:
@@ -56,6 +65,12 @@ class Stashes:
         """Returns the bytes of always-live stashes on the computing tiles of an IPU."""
         return sum(s.depth * s.item_bytes for s in self._on_chip(ipu) if s.depth > 1)
 
+    def always_live_values(self, ipu: int) -> Iterator[tuple[fx.Node, float]]:
+        """Yields the values of `always_live_bytes` with their bytes."""
+        for stash in self._on_chip(ipu):
+            if stash.depth > 1:
+                yield from stash.shares()
+
     def io_bytes(self, ipu: int) -> int:
         """Returns the bytes of the stashes of an IPU that are on its tiles for I/O."""
         mine = (stash for stash in self._stashes if stash.ipu == ipu and stash.is_on_io_tiles)
@@ -63,9 +78,17 @@ class Stashes:
 
     def waiting_bytes(self, ipu: int, port: Port) -> int:
         """Returns the bytes that wait while the segment at `port` runs, which does not use them."""
+        return sum(stash.item_bytes for stash in self._waiting(ipu, port))
+
+    def waiting_values(self, ipu: int, port: Port) -> Iterator[tuple[fx.Node, float]]:
+        """Yields the values of `waiting_bytes` with their bytes."""
+        for stash in self._waiting(ipu, port):
+            yield from stash.shares()
+
+    def _waiting(self, ipu: int, port: Port) -> Iterator[_Stash]:
         rank = self._inventory.placed.rank
-        return sum(
-            stash.item_bytes
+        return (
+            stash
             for stash in self._on_chip(ipu)
             if stash.depth == 1 and rank(stash.producer) < rank(port) < rank(stash.consumer)
         )
@@ -111,7 +134,8 @@ class Stashes:
                 size = sum(self.bytes_of(link).values())
                 item_bytes = inventory.part_of(size) if link.is_shard else size
                 ipu, ends = inventory.ipu_of(link.consumer), (link.producer, link.consumer)
-                yield _Stash(ipu, *ends, item_bytes, link.depth, on_io_tiles)
+                values = self.bytes_of(link)
+                yield _Stash(ipu, *ends, item_bytes, link.depth, on_io_tiles, values)
 
     def _of_inputs(self) -> Iterator[_Stash]:
         """Yields a stash for each input that backward reads again."""
@@ -122,5 +146,6 @@ class Stashes:
                 is_last = port == inventory.last_to_read(source, port[1])
                 if source.kind is SourceKind.INPUT and is_last:
                     depth = link_depth(inventory.schedule, forward, port)
-                    size = machine_bytes(self.input_of[source])
-                    yield _Stash(inventory.ipu_of(port), forward, port, size, depth, False)
+                    node = self.input_of[source]
+                    size, ipu = machine_bytes(node), inventory.ipu_of(port)
+                    yield _Stash(ipu, forward, port, size, depth, False, {node: size})

@@ -13,6 +13,7 @@ from poptorch_emu.log import recent_lines
 from poptorch_emu.module_loading import without_garbage_collection
 from poptorch_emu.plan.tiles.tile_contents import tile_levels
 from poptorch_emu.plan.tiles.tile_spread import spread_over_tiles
+from poptorch_emu.plan.tiles.tile_values import fullest_tiles
 from poptorch_emu.report.page.page_content import EngineRun, PageContent
 from poptorch_emu.version import __version__
 
@@ -39,6 +40,7 @@ def content_of_model(planner: Planner, run: EngineRun | None = None) -> PageCont
         run,
         tile_levels(inventory, memory),
         {ipu.ipu: spread_over_tiles(memory, tiles, ipu) for ipu in tiles.ipus},
+        fullest_tiles(inventory, memory, tiles),
         *advice,
         {"poptorch_emu": __version__, "torch": torch.__version__},
         datetime.now().isoformat(" ", "seconds"),

@@ -12,6 +12,7 @@ from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.tiles.tile_contents import Level
 from poptorch_emu.plan.tiles.tile_spread import Runs
+from poptorch_emu.plan.tiles.tile_values import TileValue
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.numerics_report import NumericsReport
 from poptorch_emu.report.profile_file import EventRow
@@ -48,6 +49,7 @@ class PageContent:
         run: run of the engine.
         levels: memory of each IPU, by its number, at each operation; see `tile_levels`.
         spread: content of each tile of an IPU, by its number; see `spread_over_tiles`.
+        fullest: values on the fullest tile of an IPU, by its number; see `fullest_tiles`.
         remedies: causes that limit the time, with their remedies, the best first.
         fitting: changes that need less memory.
         versions: versions of the packages, by name.
@@ -64,6 +66,7 @@ class PageContent:
     run: EngineRun | None = None
     levels: Mapping[int, Sequence[Level]] = field(default_factory=dict)
     spread: Mapping[int, Mapping[str, Runs]] = field(default_factory=dict)
+    fullest: Mapping[int, Sequence[TileValue]] = field(default_factory=dict)
     remedies: Sequence[Remedy] = ()
     fitting: Fitting | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

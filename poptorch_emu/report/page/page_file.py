@@ -33,6 +33,7 @@ _SCRIPTS = (
     "panel_timeline.js",
     "panel_summary.js",
     "memory_steps.js",
+    "memory_tile.js",
     "panel_memory.js",
     "panel_operations.js",
     "graph_layout.js",

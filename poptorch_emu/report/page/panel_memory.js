@@ -1,4 +1,5 @@
-// The memory of an IPU: over the program, by tile, by category, at the peak, and ways to save it.
+// The memory of an IPU: over the program, by tile, by category and value, at the peak, and ways to
+// save it.
 "use strict";
 
 function memoryPanel(report) {
@@ -20,6 +21,7 @@ function memoryCards(report, ipu) {
     card("Over the program", { note: report.memory.steps_note }, stepsChart(ipu)),
     card("By category", { width: "third" }, categoryChart(ipu)),
     card("Live at the peak", { width: "two-thirds", note: peakNote(ipu) }, peakTable(ipu)),
+    fullestTileCard(ipu, report.memory.fullest_note),
     tilesCard(ipu, report.memory.tiles_note),
   ];
 }

@@ -8,6 +8,7 @@ const ROWS_AT_ONCE = 200;
 // columns: [{key, title, help, format(value, row), numeric, share, total, keep, link(row), mark(row)}].
 // A `total` column shows the sum of a group's known values, a `share` column has a bar, and a
 // `keep` column does not wrap.
+// onShown(rows, group): is told the rows that match the search, and the key of their groups.
 class DataTable {
   constructor(options) {
     this.columns = options.columns;
@@ -17,6 +18,7 @@ class DataTable {
     this.descending = options.descending !== false;
     this.group = this.groups.length ? this.groups[0].key : null;
     this.query = "";
+    this.onShown = options.onShown || (() => {});
     this.open = new Set();
     this.limit = ROWS_AT_ONCE;
     this.texts = this.rows.map((row) =>
@@ -184,6 +186,7 @@ class DataTable {
     this.more.hidden = left <= 0;
     this.more.textContent = `Show more (${countText(Math.max(0, left))} left)`;
     this.found.textContent = `${countText(matching.length)} of ${countText(this.rows.length)}`;
+    this.onShown(matching, this.group);
   }
 }
 

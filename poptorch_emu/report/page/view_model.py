@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from poptorch_emu.machine.spread import weights
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 from poptorch_emu.plan.tiles.tile_contents import Level
+from poptorch_emu.plan.tiles.tile_values import TileValue
 from poptorch_emu.plan.time.time_plan import TimePlan
 from poptorch_emu.report.bottleneck_text import bottleneck_text
 from poptorch_emu.report.page.advice import advice, refusals, ways_out
@@ -159,6 +161,8 @@ def memory_view(content: PageContent) -> dict[str, Any]:
         "tiles_note": "By the model of the machine: small tensors lie on the first tiles, at least "
         "128 bytes on each; everything else is spread evenly. Real programs are less "
         "even: the dotted line is their fullest tile, estimated from published programs.",
+        "fullest_note": "By the model of the machine: each tensor is spread evenly over the tiles, "
+        "and 'uneven spread' is what the fullest tile of published programs holds beyond the mean.",
         "ways_out": ways_out(content),
     }
 
@@ -170,6 +174,7 @@ def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> di
         "ipu": memory.ipu,
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_tile_bytes": tiles.largest_bytes(memory),
+        "fullest_tile": _fullest_tile(content.fullest.get(memory.ipu) or ()),
         "steps": _steps(content, tiles, memory),
         "live_names": list(_names_of(content.levels.get(memory.ipu) or ())),
         "peak": {
@@ -193,6 +198,15 @@ def _memory_of(content: PageContent, tiles: TileMemory, memory: IpuMemory) -> di
             }
             for name, num_bytes in parts.items()
         ],
+    }
+
+
+def _fullest_tile(values: Sequence[TileValue]) -> dict[str, list[Any]] | None:
+    """Returns the values on the fullest tile as columns."""
+    if not values:
+        return None
+    return {
+        field.name: [getattr(value, field.name) for value in values] for field in fields(TileValue)
     }
 
 
