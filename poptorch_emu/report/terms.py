@@ -119,7 +119,7 @@ _MEMORY = (
     Term("exchange code", "code that moves data between tiles", "#1f6f5c", "--"),
     Term("control code", "code that runs the programs in order", "#c5d86d", "||"),
     Term("stack", "stacks of the threads of a tile", "#6e6e6e", "xx"),
-    Term("uneven spread", "what the fullest tile holds beyond the mean", "#9c8aa5", "O"),
+    Term("uneven spread", "difference between the fullest and the mean tile", "#9c8aa5", "O"),
 )
 _REPORTS = (
     Term("schedule", "a schedule of the comparison", "#2a6f97"),

@@ -68,7 +68,7 @@ ENGINE_RATE = Scalar(
 PROGRAM_RATE = Scalar(
     "throughput/program",
     "rows/s",
-    "Rows of a call divided by the time since the end of the call before, on this computer: with "
+    "Rows of a call divided by the time since the end of the previous call, on this computer: with "
     "the loader and everything else that the program does.",
     "exact",
 )
@@ -178,7 +178,7 @@ def measured(session: Session, num_rows: int, seconds: float | None) -> Values:
     Args:
         session: session that ran the call.
         num_rows: number of rows of the call.
-        seconds: time since the end of the call before; `None` if there is none.
+        seconds: time since the end of the previous call; `None` for the first call.
     """
     held = session.replica_bytes(0) + session.peak_accumulator_bytes(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])

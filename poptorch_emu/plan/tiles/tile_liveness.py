@@ -158,9 +158,10 @@ class LiveState:
         return tuple((title(value) if value else "a value", held) for value, held in found)
 
     def contents(self) -> list[tuple[fx.Node | None, int]]:
-        """Returns each live value with its bytes, in which it shares no memory with the others.
+        """Returns each live value with its bytes, which add up to the live bytes.
 
-        A value without a node belongs to a loop. The bytes add up to those that are live.
+        The memory that a result takes over from a dying argument counts for the argument. A value
+        without a node belongs to a loop.
         """
         live = (root for root, count in self._users.items() if count and self._held[root])
         return [

@@ -162,7 +162,8 @@ def memory_view(content: PageContent) -> dict[str, Any]:
         "128 bytes on each; everything else is spread evenly. Real programs are less "
         "even: the dotted line is their fullest tile, estimated from published programs.",
         "fullest_note": "By the model of the machine: each tensor is spread evenly over the tiles, "
-        "and 'uneven spread' is what the fullest tile of published programs holds beyond the mean.",
+        "and 'uneven spread' is the difference between the fullest and the mean tile, as estimated "
+        "from published programs.",
         "ways_out": ways_out(content),
     }
 
