@@ -15,8 +15,9 @@ function speedChange(reports, names) {
   const [before, after] = speeds.map((speed) => speed.predicted_rows_per_second);
   if (!isKnown(before) || !isKnown(after) || !before || !after) return null;
   const ratio = after / before;
-  const what = Math.abs(Math.log(ratio)) <= ratioSpread(...speeds) ? "is about as fast as"
-    : `is ${number(ratio)} × as fast as`;
+  const isAbout = Math.abs(Math.log(ratio)) <= ratioSpread(...speeds);
+  const what = Math.abs(ratio - 1) < 0.001 ? "is as fast as"
+    : isAbout ? "is about as fast as" : `is ${number(ratio)} × as fast as`;
   const most = mostChangedPart(reports);
   return `${names[1]} ${what} ${names[0]}: ${rateText(after)} instead of ${rateText(before)}.${most}`;
 }
