@@ -10,6 +10,8 @@ keras = pytest.importorskip("keras")
 
 from support import tensorflow_programs as programs  # noqa: E402
 
+import poptorch_emu as poptorch  # noqa: E402
+
 pytestmark = pytest.mark.feature("TensorFlow: functions on the device", fidelity="exact")
 
 X = np.ones((2, 4), np.float32)
@@ -23,8 +25,60 @@ def test_result_of_a_model_when_given_an_array_then_has_numbers_and_a_gradient()
     for found in (result.numpy(), np.array(result), tf.convert_to_tensor(result)):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert float(tf.reduce_mean(model(X))) == pytest.approx(float(wanted.mean()))
+    for found, value in (
+        (result[1].numpy(), wanted[1]),
+        (np.asarray(result + 1), wanted + 1),
+        (np.mean(result), wanted.mean()),
+        (max(result[0]).numpy(), wanted[0].max()),
+        (keras.ops.convert_to_numpy(result * 2), wanted * 2),
+    ):
+        np.testing.assert_allclose(found, value, rtol=1e-6)
     result.sum().backward()
     np.testing.assert_array_equal(model.trainable_variables[0].value.grad, np.full((4, 3), 2))
+
+
+def test_gradient_of_a_model_on_the_host_then_the_way_out_is_said() -> None:
+    programs.strategy()
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.constant(X)))
+    with pytest.raises(poptorch.Error, match="for weights of Keras, .* strategy.run"):
+        tape.gradient(loss, model.trainable_variables)
+
+
+def test_layer_with_a_variable_of_tensorflow_then_fit_says_the_way_out() -> None:
+    class Count(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.count = tf.Variable(0.0, trainable=False)
+
+        def call(self, x):
+            self.count.assign_add(1.0)
+            return x
+
+    with programs.strategy().scope():
+        model = keras.Sequential([keras.Input((4,)), Count(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(poptorch.Error, match="a variable of TensorFlow.* self.add_weight"):
+        model.fit(X, X[:, :1], batch_size=2, verbose=0)
+
+
+def test_method_of_other_strategies_then_the_message_says_what_there_is() -> None:
+    strategy = programs.strategy()
+    with pytest.raises(AttributeError, match="no other methods of tf.distribute.Strategy"):
+        strategy.reduce("SUM", tf.constant([1.0]), 0)
+    assert not hasattr(strategy, "extended")
+
+
+def test_layer_normalization_when_of_an_inner_axis_then_normalizes_this_axis() -> None:
+    """All sizes are equal, so that no error would tell that other axes were taken."""
+    x = np.random.default_rng(0).normal(size=(3, 3, 3)).astype(np.float32)
+    found = keras.layers.LayerNormalization(axis=1)(x)
+    wanted = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(np.asarray(found), wanted, atol=1e-5)
+    found = keras.layers.RMSNormalization(axis=1, epsilon=1e-3)(x)
+    wanted = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(np.asarray(found), wanted, atol=1e-5)
 
 
 def test_model_when_saved_into_a_missing_folder_then_is_there(tmp_path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import keras
 import torch
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import current, suspended
 from poptorch_emu.keras.capture.host_values import tensorflow, to_torch
 from poptorch_emu.keras.capture.integers import as_state, check_integers, from_state
@@ -51,6 +53,12 @@ def assign(variable: Any, value: Any) -> None:
 def counterpart(variable: Any) -> Any:
     """Returns the variable that represents a variable of TensorFlow, or an integer of Keras."""
     found = vars(variable).get(_COUNTERPART)
+    if found is None and in_stateless_scope():
+        raise compiler_error(
+            f"A layer or a loss uses {variable.name!r}, a variable of TensorFlow, which fit, "
+            "evaluate and predict do not know. Make it a weight of the layer: "
+            "self.add_weight(shape=..., trainable=False)."
+        )
     if found is None:
         with suspended(), disable_current_modes():
             state = as_state(_elements(variable)).float()

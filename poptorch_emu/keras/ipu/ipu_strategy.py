@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
@@ -172,7 +172,16 @@ def join_tensorflow() -> None:
 @functools.cache
 def _of_tensorflow(kind: Any, tf: Any) -> type:
     """Returns a subclass of a strategy that is also a `tf.distribute.Strategy`."""
-    return type(kind.__name__, (kind, tf.distribute.Strategy), {"__module__": kind.__module__})
+    own = {"__module__": kind.__module__, "_extended": property(_no_other_methods)}
+    return type(kind.__name__, (kind, tf.distribute.Strategy), own)
+
+
+def _no_other_methods(strategy: Any) -> NoReturn:
+    raise AttributeError(
+        f"{type(strategy).__name__} has scope, run and num_replicas_in_sync, but no other methods "
+        "of tf.distribute.Strategy, because the device itself has the replicas. Leave the call "
+        "out: run returns the values of one replica, and takes data sets as they are."
+    )
 
 
 _ROOM = str(Path(__file__).parent.parent)

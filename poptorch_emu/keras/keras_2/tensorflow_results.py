@@ -9,6 +9,7 @@ import keras
 import torch
 from keras.src import backend
 from keras.src.backend.torch import image, nn
+from keras.src.ops import nn as keras_ops
 
 
 def install() -> None:
@@ -16,6 +17,8 @@ def install() -> None:
     nn.categorical_crossentropy = _as_softmax_minus_labels(nn.categorical_crossentropy)
     nn.separable_conv = _without_dilated_channels_first(nn.separable_conv)
     image.resize = _with_cubic_of_tensorflow(image.resize)
+    keras_ops._layer_normalization = _layer_norm_of_any_axes(keras_ops._layer_normalization)
+    keras_ops._rms_normalization = _rms_norm_of_any_axes(keras_ops._rms_normalization)
     backend.rnn = _not_unrolled_with_mask(backend.rnn)
 
 
@@ -50,10 +53,11 @@ def _without_dilated_channels_first(original: Any) -> Any:
         rate = given.get("dilation_rate", 1)
         is_dilated = max(rate if isinstance(rate, (tuple, list)) else (rate,)) > 1
         data_format = given.get("data_format") or keras.config.image_data_format()
-        if len(inputs.shape) == 3 and is_dilated and data_format == "channels_first":
+        if is_dilated and data_format == "channels_first":
             raise ValueError(
-                f"SeparableConv1D(dilation_rate={rate!r}, data_format='channels_first') has other "
-                "results in TensorFlow. Use data_format='channels_last'."
+                f"SeparableConv{len(inputs.shape) - 2}D(dilation_rate={rate!r}, data_format="
+                "'channels_first') has other results in TensorFlow. Use data_format="
+                "'channels_last'."
             )
         return original(inputs, depthwise_kernel, *args, **kwargs)
 
@@ -84,6 +88,45 @@ def _with_cubic_of_tensorflow(original: Any) -> Any:
         return original(images, size, interpolation, *args[1:], **kwargs)
 
     return resize
+
+
+def _layer_norm_of_any_axes(original: Any) -> Any:
+    """Returns a layer normalization over any axes; Keras on PyTorch always takes the last ones."""
+
+    @functools.wraps(original)
+    def layer_normalization(
+        x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, *args: Any, **kwargs: Any
+    ) -> Any:
+        x = keras.ops.convert_to_tensor(x)
+        axes, last = _axes(x, axis)
+        found = original(x.movedim(axes, last), gamma, beta, last, *args, **kwargs)
+        return found.movedim(last, axes)
+
+    return layer_normalization
+
+
+def _rms_norm_of_any_axes(original: Any) -> Any:
+    """Returns a normalization by the root of the mean square over any axes.
+
+    As on TensorFlow, the factors belong to the last axes in any case.
+    """
+
+    @functools.wraps(original)
+    def rms_normalization(x: Any, scale: Any = None, axis: Any = -1, epsilon: Any = None) -> Any:
+        x = keras.ops.convert_to_tensor(x)
+        axes, last = _axes(x, axis)
+        if axes == last:
+            return original(x, scale, last, epsilon)
+        found = original(x.movedim(axes, last), None, last, epsilon).movedim(last, axes)
+        return found if scale is None else found * keras.ops.cast(scale, found.dtype)
+
+    return rms_normalization
+
+
+def _axes(x: torch.Tensor, axis: Any) -> tuple[list[int], list[int]]:
+    """Returns the numbers of some axes in order, and those of as many last axes."""
+    axes = sorted(each % x.dim() for each in ([axis] if isinstance(axis, int) else axis))
+    return axes, list(range(x.dim() - len(axes), x.dim()))
 
 
 def _not_unrolled_with_mask(original: Any) -> Any:

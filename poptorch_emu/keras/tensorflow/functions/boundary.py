@@ -26,7 +26,7 @@ from tensorflow.python.util import dispatch, tf_export
 
 from poptorch_emu.keras.capture.capture_state import current
 from poptorch_emu.keras.capture.device_values import is_computing
-from poptorch_emu.keras.capture.host_values import to_torch
+from poptorch_emu.keras.capture.host_values import HostTensor, to_torch
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import value_of
 from poptorch_emu.keras.tensorflow.functions import unrolled_control
@@ -65,6 +65,7 @@ def install() -> None:
     ops.SymbolicTensor.__array_ufunc__ = _operation_of_numpy
     ops.SymbolicTensor.__array_function__ = function_of_arrays
     ops.SymbolicTensor.__bool__ = _truth_of
+    tf.GradientTape.gradient = _for_functions(tf.GradientTape.gradient)
     add_loss = keras.layers.Layer.add_loss
     keras.layers.Layer.add_loss = lambda layer, loss: add_loss(layer, left(loss))
     for owner in (keras.layers.Layer, keras.losses.Loss):
@@ -117,9 +118,11 @@ def _called_by_program(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if current_graph() is None:
-            return _for_host(call(self, *args, **kwargs), args)
         depth = getattr(_local, "depth", 0)
+        if current_graph() is None:
+            with _depth(depth + 1):
+                result = call(self, *args, **kwargs)
+            return result if depth else _for_host(result, args)
         with _depth(depth + 1):
             result = call(self, *left(args), **left(kwargs))
         return result if depth else entered(result)
@@ -128,10 +131,7 @@ def _called_by_program(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_host(result: Any, given: Any) -> Any:
-    """Returns the result of a Keras call on the host with arrays or tensors of TensorFlow.
-
-    The program will read its numbers, which a PyTorch tensor has only without a gradient.
-    """
+    """Returns the result of a Keras call on the host with arrays or tensors of TensorFlow."""
     leaves = keras.tree.flatten(given)
     if is_computing() or not any(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves):
         return result
@@ -142,10 +142,7 @@ def _for_host(result: Any, given: Any) -> Any:
             return leaf
         if is_of_tensorflow:
             return tf.constant(leaf.detach().numpy())
-        if leaf.requires_grad:  # It stays a tensor, because a program may ask for its gradient.
-            array = leaf.detach().__array__
-            vars(leaf).update(numpy=array, __array__=array)
-        return leaf
+        return leaf.as_subclass(HostTensor) if leaf.requires_grad else leaf
 
     return keras.tree.map_structure(number, result)
 
@@ -244,6 +241,23 @@ def _operation_of_numpy(self: Any, ufunc: Any, method: str, *inputs: Any, **kwar
     if not tensors:
         return getattr(ufunc, method)(*values, **kwargs)
     return entered(operation(tensors[0], ufunc, method, *values, **kwargs))
+
+
+def _for_functions(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method of tapes that refuses models whose gradient the tape cannot know."""
+
+    @functools.wraps(gradient)
+    def of_host(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        leaves = keras.tree.flatten(sources)
+        if current() is None and any(isinstance(leaf, keras.Variable) for leaf in leaves):
+            raise refusal(
+                "GradientTape.gradient for weights of Keras, outside of IPUStrategy.run",
+                "Models compute with PyTorch. Write the training step as a function, and call "
+                "strategy.run(function, args=[...])",
+            )
+        return gradient(self, target, sources, *args, **kwargs)
+
+    return of_host
 
 
 def _truth_of(self: Any) -> bool:

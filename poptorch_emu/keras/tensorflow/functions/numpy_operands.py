@@ -17,6 +17,7 @@ from keras import ops
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.device_values import is_computing
+from poptorch_emu.torch_versions import pytree
 from poptorch_emu.troubleshooting import Topic
 
 # Names of functions in Keras that differ from NumPy's.
@@ -69,7 +70,10 @@ def function_of_arrays(self: Any, function: Any, types: Any, args: Any, kwargs: 
     """Rejects other functions of NumPy on a value of the device."""
     if is_computing() and function.__name__ not in _OF_SHAPES:
         raise _refusal(function.__name__)
-    return function._implementation(*args, **kwargs)
+    given = [args, kwargs]
+    if not is_computing():
+        given = pytree.tree_map_only(torch.Tensor, lambda x: x.detach().numpy(), given)
+    return function._implementation(*given[0], **given[1])
 
 
 def _constants(inputs: Iterable[Any]) -> list[Any]:
