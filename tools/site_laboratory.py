@@ -1,6 +1,7 @@
 """Writes the laboratory of the documentation: `python tools/site_laboratory.py FILE`.
 
-The laboratory uses the model of the pipelining tutorial, with the tutorial's initial sizes.
+The laboratory uses the encoder of the pipelining tutorial, which is large enough for a pipeline to
+pay, and has the exercises.
 """
 
 from __future__ import annotations
@@ -10,29 +11,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tutorials" / "pipelining")]
 
-import mnist_pipeline  # noqa: E402
+import encoder_model  # noqa: E402
 
 import poptorch_emu as poptorch  # noqa: E402
+from poptorch_emu.compile.settings import SCHEDULES  # noqa: E402
 
-ROWS, ACCUMULATION = 8, 8
+SYSTEM, NAME = "bow-pod16", "The encoder of the pipelining tutorial"
+# Fewer values than by default, because a plan of the encoder takes a tenth of a second.
+SWEEP: Mapping[str, Sequence[Any]] = {
+    "num_ipus": (1, 2, 4, 8),
+    "schedule": SCHEDULES,
+    "micro_batch": (4, 8, 16),
+    "accumulation": (8, 12, 16, 24, 32, 64),
+    "recomputation": ("pipeline", "none"),
+    "offload": ("nothing", "optimizer"),
+    "replicas": (1, 4),
+    "system": ("mk2-pod16", "bow-pod16"),
+}
+# The page has the choices in which at most two settings differ from the start.
+MOST_PLANS = 300
 
 
-def write(path: Path, sweep: Mapping[str, Sequence[Any]] | None = None) -> None:
-    """Writes the page, with the choices of `sweep` or the default ones."""
-    options = poptorch.Options().modelName("The network of the pipelining tutorial")
-    options.Training.gradientAccumulation(ACCUMULATION)
-    options.setExecutionStrategy(mnist_pipeline.strategy("pipelined"))
-    network = mnist_pipeline.Network()
-    optimizer = poptorch.optim.AdamW(network.parameters(), lr=1e-3)
-    model = poptorch.trainingModel(network, options, optimizer)
-    count = ROWS * ACCUMULATION
-    images, labels = torch.zeros(count, 1, 28, 28), torch.zeros(count, dtype=torch.long)
-    poptorch.emulator.lab(model, images, labels, path=path, sweep=sweep)
+def write(
+    path: Path, sweep: Mapping[str, Sequence[Any]] = SWEEP, *, exercises: bool = True
+) -> None:
+    """Writes the page, with choices of `sweep`, and the exercises."""
+    model, batch = encoder_model.encoder(change=lambda options: options.modelName(NAME))
+    poptorch.emulator.lab(model, batch, path=path, sweep=sweep, exercises=exercises, system=SYSTEM)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,10 @@ from poptorch_emu.plan.memory.memory_plan import MemoryPlan
 from poptorch_emu.plan.tiles.tile_contents import SegmentFigures, plan_tiles
 from poptorch_emu.plan.time.durations import Durations, KnownCosts
 from poptorch_emu.plan.time.split import Split
-from poptorch_emu.plan.time.time_plan import HostWork, TimePlan
+from poptorch_emu.plan.time.time_plan import HostWork, OperationTime, TimePlan
 from poptorch_emu.plan.time.units import Units, units_of
 from poptorch_emu.schedule.partition import Partition, partition, partition_by_stages
-from poptorch_emu.schedule.schedule import Schedule
+from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.schedule.tables.named import num_stages_on, placement
 from poptorch_emu.segments.recomputation import recomputation_of
 from poptorch_emu.trace.places.blocks import started_blocks
@@ -97,6 +97,10 @@ class _Case:
     held: dict[tuple[object, ...], tuple[MemoryPlan, TileMemory]] = field(default_factory=dict)
     figures: dict[tuple[object, ...], SegmentFigures] = field(default_factory=dict)
     costs: KnownCosts = field(default_factory=dict)
+    operations: dict[tuple[object, ...], dict[Port, tuple[OperationTime, ...]]] = field(
+        default_factory=dict
+    )
+    has_stages: dict[tuple[object, ...], bool] = field(default_factory=dict)
     units: dict[tuple[object, ...], tuple[Durations, Units]] = field(default_factory=dict)
     splits: dict[tuple[object, ...], _Split] = field(default_factory=dict)
     plans: dict[tuple[object, ...], Planned] = field(default_factory=dict)
@@ -157,10 +161,19 @@ class Planner:
         memory, tiles = _held(case, inventory)
 
         def find_time() -> TimePlan:
-            durations = Durations(inventory, memory, system, known_costs=case.costs)
+            code = _code_key(config, placed, schedule), config.machine, system
+            operations = case.operations.setdefault(code, {})
+            durations = Durations(
+                inventory, memory, system, known_costs=case.costs, known_operations=operations
+            )
             return timed(case.request, durations, self.host)
 
         return Planned(inventory, memory, tiles, split, find_time)
+
+    def forget_plans(self) -> None:
+        """Frees finished plans, which are large. Results that other plans may share stay."""
+        for case in self._cases.values():
+            case.plans.clear()
 
     def split(self, num_ipus: int, settings: Mapping[str, Any] = _NOTHING) -> Split:
         """Returns the split that minimises the time of the slowest stage, among those that fit.
@@ -218,6 +231,8 @@ def _placed(
     """
     graph, table = case.inventory.graph, config.strategy.table
     num_ipus = settings.get("split", settings.get("num_ipus"))
+    if "stages" in settings:
+        return _of_blocks(case, config, settings["stages"], system), None
     if num_ipus is None or "split" not in settings and _has_stages(case, config, num_ipus):
         return place(graph, config, is_plan=True), None
     split, stage_of = _cut(case, config, num_ipus, system)
@@ -230,10 +245,15 @@ def _placed(
 
 def _has_stages(case: _Case, config: CompileConfig, num_ipus: int) -> bool:
     """Returns whether the user's stages use `num_ipus` IPUs."""
-    table, placed = config.strategy.table, partition(case.inventory.graph, config.strategy)
-    if table is None:
-        return len(placed.ipu_ids) == num_ipus
-    return placed.num_stages == num_stages_on(table, num_ipus)
+    key = config.strategy, num_ipus
+    if key not in case.has_stages:
+        table, placed = config.strategy.table, partition(case.inventory.graph, config.strategy)
+        case.has_stages[key] = (
+            len(placed.ipu_ids) == num_ipus
+            if table is None
+            else placed.num_stages == num_stages_on(table, num_ipus)
+        )
+    return case.has_stages[key]
 
 
 def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _Split:
@@ -242,36 +262,77 @@ def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _
     Raises:
         Error: the model cannot be split into this number of stages.
     """
-    strategy, graph = config.strategy, case.inventory.graph
+    strategy = config.strategy
     if strategy.is_phased:
         raise make_error(
             "A model with phased execution cannot be split over another number of IPUs. Set a "
             'pipelined schedule, too, such as schedule="grouped".'
         )
     num_stages = num_ipus if strategy.table is None else num_stages_on(strategy.table, num_ipus)
-    has_circles, alone = strategy.table is None, without_schedule(config)
-    key = system, _with_few(alone), num_stages, has_circles
+    key = _units_key(config, num_stages, system)
     try:
-        if key not in case.units:
-            placed = place(graph, alone, is_scheduled=False, is_plan=True)
-            inventory = _coded(case, placed, schedule_of(placed, alone, is_short=True), alone)
-            memory = plan_memory(inventory)
-            durations = Durations(inventory, memory, system, known_costs=case.costs)
-            # A table may need more stages than the user has blocks.
-            least_blocks = 2 if has_circles else num_stages
-            if _has_blocks_of_modules(case):
-                least_blocks = num_stages + 1  # The code of the split removes the blocks.
-            case.units[key] = durations, units_of(durations, num_stages, least_blocks)
+        found = _units(case, config, num_stages, system)
         splitting = key, config.num_micro_batches
         if splitting not in case.splits:
             split, stage_of = split_into(
-                *case.units[key], num_stages, config, has_circles=has_circles
+                *found, num_stages, config, has_circles=strategy.table is None
             )
             replaces_blocks = not split.is_of_blocks and _has_blocks_of_modules(case)
             case.splits[splitting] = replace(split, replaces_blocks=replaces_blocks), stage_of
         return case.splits[splitting]
     except ValueError as fault:
         raise make_error(str(fault)) from fault
+
+
+def _units_key(config: CompileConfig, num_stages: int, system: System) -> tuple[object, ...]:
+    has_circles = config.strategy.table is None
+    return system, _with_few(without_schedule(config)), num_stages, has_circles
+
+
+def _units(
+    case: _Case, config: CompileConfig, num_stages: int, system: System
+) -> tuple[Durations, Units]:
+    """Returns the units that a split into a number of stages may separate, and their durations."""
+    key, alone = _units_key(config, num_stages, system), without_schedule(config)
+    if key not in case.units:
+        placed = place(case.inventory.graph, alone, is_scheduled=False, is_plan=True)
+        inventory = _coded(case, placed, schedule_of(placed, alone, is_short=True), alone)
+        memory = plan_memory(inventory)
+        durations = Durations(inventory, memory, system, known_costs=case.costs)
+        # A table may need more stages than the user has blocks.
+        least_blocks = 2 if config.strategy.table is None else num_stages
+        if _has_blocks_of_modules(case):
+            least_blocks = num_stages + 1  # The code of the split removes the blocks.
+        case.units[key] = durations, units_of(durations, num_stages, least_blocks)
+    return case.units[key]
+
+
+def _of_blocks(
+    case: _Case, config: CompileConfig, stages: Sequence[Sequence[str]], system: System
+) -> Partition:
+    """Returns the stages that consist of the given blocks, each on the next IPU.
+
+    Raises:
+        Error: the blocks are not those of the model.
+    """
+    stage_of_block = {block: stage for stage, blocks in enumerate(stages) for block in blocks}
+    units = _units(case, config, 2, system)[1]
+    names = [unit.name for unit in units.units]
+    wrong = sorted(set(names) ^ set(stage_of_block))
+    if not units.is_of_blocks or wrong or not all(stages):
+        raise make_error(
+            f"The stages {stages!r} should have each block of the model once, and each stage a "
+            f"block. The blocks are {', '.join(names) if units.is_of_blocks else 'missing'}."
+        )
+    stage_of = {node: stage_of_block[names[unit]] for node, unit in units.unit_of.items()}
+    table, ipus = config.strategy.table, tuple(range(len(stages)))
+    if table is not None:
+        try:
+            ipus = placement(table, len(stages))
+        except ValueError as fault:
+            raise make_error(str(fault)) from fault
+    placed = partition_by_stages(case.inventory.graph, stage_of, ipus, config.strategy)
+    return check_placed(case.inventory.graph, placed, config, is_plan=True)
 
 
 def _has_blocks_of_modules(case: _Case) -> bool:

@@ -174,6 +174,7 @@ _CHANGES: Mapping[str, _Change] = {
     "system": _nothing,
     "num_ipus": _nothing,
     "split": _nothing,
+    "stages": _nothing,
     "schedule": _schedule,
     "offload": _offload,
     "sharding": _sharding,

@@ -29,7 +29,8 @@ def what_if(
         inputs: arguments of a call, for the settings that the model has.
         sweep: values by setting: "accumulation", "replicas", "micro_batch" (rows),
             "device_iterations", "num_ipus" (of a replica; a model with another number is cut as by
-            `plan_split`), "split" (the same, but the model is always cut anew), "schedule"
+            `plan_split`), "split" (the same, but the model is always cut anew), "stages"
+            (the blocks of each IPU, such as [["first", "second"], ["third"]]), "schedule"
             ("grouped", "interleaved", "sequential", or one of `emulator.schedules` or its name),
             "recomputation" ("none", "standard", "norm_only", "pipeline" or "all"), "offload" (to
             streaming memory: "activation", "weight", "optimizer", "accumulator", several with +

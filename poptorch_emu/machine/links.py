@@ -52,9 +52,9 @@ def all_reduce_seconds(
         return 0.0
     num_pods = max(1, -(-num_replicas * ipus_per_replica // POD_IPUS))
     in_pod = -(-num_replicas // num_pods)
-    rate = _ring_rate(in_pod * ipus_per_replica, ipus_per_replica, numbers)
-    hop_seconds = _hop_seconds(in_pod * ipus_per_replica, numbers)
-    seconds = 2 * ring_seconds(num_bytes, in_pod, rate, hop_seconds)
+    rate = ring_rate(in_pod * ipus_per_replica, ipus_per_replica, numbers)
+    hop = hop_seconds(in_pod * ipus_per_replica, numbers)
+    seconds = 2 * ring_seconds(num_bytes, in_pod, rate, hop)
     if num_pods == 1:
         return seconds
     # The four IPUs of a machine share its gateway.
@@ -78,7 +78,7 @@ def ring_seconds(num_bytes: int, num_members: int, rate: float, hop_seconds: flo
     return num_bytes * steps / num_members / rate + steps * hop_seconds
 
 
-def _ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> float:
+def ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> float:
     """Returns the rate of one ring. The rings of a replica's IPUs share the rails (assumed).
 
     A full pod closes the ladder to a torus, which doubles the rails.
@@ -89,6 +89,6 @@ def _ring_rate(num_ipus: int, ipus_per_replica: int, numbers: TimeNumbers) -> fl
     return share * (2 if num_ipus >= POD_IPUS else 1)
 
 
-def _hop_seconds(num_ipus: int, numbers: TimeNumbers) -> float:
+def hop_seconds(num_ipus: int, numbers: TimeNumbers) -> float:
     """Returns the latency of one step of a ring, without its bytes."""
     return numbers.hop_seconds if num_ipus <= MACHINE_IPUS else numbers.machine_hop_seconds

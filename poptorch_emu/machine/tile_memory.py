@@ -14,7 +14,7 @@ from poptorch_emu.machine.spread import Figure, Subject
 from poptorch_emu.printed.records import Record
 
 # Fitted to three published pairs of mean and fullest tile (`docs/fidelity.md`).
-_LARGEST_PER_MEAN, _LARGEST_EXTRA_BYTES = 1.09, 10_000
+FULLEST_PER_MEAN, FULLEST_REST_BYTES = 1.09, 10_000
 # Assumed size of the stacks of six workers and their supervisor.
 STACK_BYTES = 1536
 # Overhead of a tile for I/O. Source: Graphcore's guide to memory and performance.
@@ -23,7 +23,7 @@ _IO_OVERHEAD = 1.05
 
 def fullest_bytes(mean_bytes: float) -> int:
     """Returns the bytes on the fullest tile of an IPU, from the mean of its tiles."""
-    return round(_LARGEST_PER_MEAN * mean_bytes) + _LARGEST_EXTRA_BYTES
+    return round(FULLEST_PER_MEAN * mean_bytes) + FULLEST_REST_BYTES
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from poptorch_emu.config import (
     StrategyConfig,
     TableConfig,
 )
-from poptorch_emu.report.split_report import SplitReport
+from poptorch_emu.report.split_report import SplitReport, stages_code
 from poptorch_emu.schedule.tables.named import named_table
 
 _SETTER = {
@@ -103,6 +103,7 @@ _LINES: Mapping[str, Callable[[Any], str]] = {
     "replicas": lambda value: f"options.replicationFactor({value})",
     "device_iterations": lambda value: f"options.deviceIterations({value})",
     "micro_batch": lambda value: f"# Rows of a micro-batch: batch_size={value} of the DataLoader.",
+    "stages": lambda value: stages_code(enumerate(value)),
     "schedule": _schedule,
     "recomputation": lambda value: (
         f'options._Popart.set("autoRecomputation", {Recomputation[value.upper()].value})'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from poptorch_emu.machine.ipu import KIB
@@ -28,11 +28,7 @@ class SplitReport(Split, PrintedReport):
             model: name of the variable with the user's module, whose submodules become blocks.
         """
         if self.is_of_blocks:
-            stages = ",\n".join(
-                f"    poptorch.Stage({_filled(stage.units)}).ipu({stage.ipu})"
-                for stage in self.stages
-            )
-            return f"options.setExecutionStrategy(poptorch.PipelinedExecution(\n{stages},\n))"
+            return stages_code((stage.ipu, stage.units) for stage in self.stages)
         lines = [f"poptorch.removeBlocks({model})"] if self.replaces_blocks else []
         if self.is_circle or self.replaces_blocks:
             stages = "AutoIncrement" if self.is_circle else "SameAsIpu"
@@ -59,6 +55,16 @@ class SplitReport(Split, PrintedReport):
             milliseconds = f"{stage.cycles / self.clock_hz * 1e3:.3f}"
             rows.append([units, f"{stage.tile_bytes / KIB:.0f}", milliseconds, str(stage.ipu)])
         return rows
+
+
+def stages_code(stages: Iterable[tuple[int, Sequence[str]]]) -> str:
+    """Returns the lines of code that put blocks on IPUs.
+
+    Args:
+        stages: number of the IPU, and names of the blocks, of each stage.
+    """
+    lines = ",\n".join(f"    poptorch.Stage({_filled(names)}).ipu({ipu})" for ipu, names in stages)
+    return f"options.setExecutionStrategy(poptorch.PipelinedExecution(\n{lines},\n))"
 
 
 def _filled(names: Sequence[str]) -> str:

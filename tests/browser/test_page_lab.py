@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from support.page_views import NEXT_FRAME, PATIENCE_MS
 from support.synthetic_reports import report, timeline
 
+from poptorch_emu.report.page.lab_view import bench_view
 from poptorch_emu.report.page.page_file import lab_to_html, to_html
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -32,21 +34,33 @@ def point(waits: float) -> dict[str, Any]:
         "fits": "yes",
         "limit_bytes": 624 * 1024,
         "fullest_bytes": [[ipu, 300_000] for ipu in range(4)],
+        "parts": [{"weight": 150_000, "stash": 100_000, "stack": 1536}] * 4,
         "limited_by": "the pipeline",
+        "formulas": [
+            {
+                "name": "Bubble",
+                "place": "IPU 1",
+                "value": waits,
+                "result": f"{waits:.0%}",
+                "words": "1 − work / time",
+                "numbers": f"1 − {1 - waits:.1f} ms / 1 ms = {waits:.0%}",
+            }
+        ],
+        "code": f"emulator.estimate(model)  # {HOSTILE}",
         "timeline": timeline(100),
     }
 
 
 def laboratory() -> dict[str, Any]:
-    return {
-        "name": HOSTILE,
-        "settings": [
-            {"name": "accumulation", "values": ["4", "8"]},
-            {"name": "schedule", "values": ["grouped", "interleaved", HOSTILE]},
-        ],
-        "start": [1, 0],
-        "points": [*map(point, (0.5, 0.4, 0.3, 0.2, 0.1)), {"fault": HOSTILE}],
-    }
+    settings = {"accumulation": [4, 8], "schedule": ["grouped", "interleaved", HOSTILE]}
+    points = [*map(point, (0.5, 0.4, 0.3, 0.2, 0.1)), {"fault": HOSTILE}]
+    choices = itertools.product(range(2), range(3))
+    free = bench_view("Laboratory", settings, [1, 0], zip(choices, points, strict=True))
+    near = [([0, 0], point(0.3)), ([1, 0], point(0.2))]
+    near[0][1]["verdict"] = {"faults": ["Another split is faster.", HOSTILE], "reason": ""}
+    near[1][1]["verdict"] = {"faults": [], "reason": f"Right, because of it. {HOSTILE}"}
+    task = bench_view("Exercise 1: find it", settings, [0, 0], near, f"A task. {HOSTILE}")
+    return {"name": HOSTILE, "benches": [free, task]}
 
 
 @pytest.fixture
@@ -64,34 +78,52 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def move(page: Any, setting: str, value: int) -> None:
-    page.fill(f"input[aria-label='{setting}']", str(value))
+    control = page.locator(f"[aria-label='{setting}']")
+    if control.evaluate("(each) => each.tagName") == "SELECT":
+        control.select_option(index=value)
+    else:
+        control.fill(str(value))
+    drawn(page)
+
+
+def drawn(page: Any) -> None:
+    page.wait_for_function("() => laboratory.isDrawn")
     page.evaluate(NEXT_FRAME)
+
+
+def opened(page: Any, folder: Path, width: int, address: str = "") -> None:
+    path = folder / "lab.html"
+    path.write_text(lab_to_html(laboratory()), encoding="utf-8")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(path.as_uri() + address)
+    page.wait_for_selector("html[data-ready]")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_lab_when_opened_then_it_asks_first_and_shows_the_point_of_the_sliders(
     page: Any, tmp_path: Path, width: int
 ) -> None:
-    path = tmp_path / "lab.html"
-    path.write_text(lab_to_html(laboratory()), encoding="utf-8")
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready]")
+    opened(page, tmp_path, width)
     text = page.inner_text("main")
-    assert "How much of the time do the IPUs wait?" in text and "rows/s" not in text
+    assert "How much of the time do the IPUs wait?" in text and "Bubble" not in text
     page.fill("input[aria-label='Your guess in percent']", "35")
     page.click("button:has-text('Show me')")
     page.evaluate(NEXT_FRAME)
     # In the fourth point, IPUs wait 20 % of the time for other IPUs and 10 % for the host.
     text = page.inner_text("main")
-    assert "30.0 %" in text and "you guessed 35.0 %" in text and "800 rows/s" in text
+    assert "30.0 %" in text and "you guessed 35.0 %" in text and "Bubble, IPU 1" in text
     assert "What limits the step: the pipeline." in text
+    assert "1 − work / time" in text and "1 − 0.8 ms / 1 ms = 20%" in text
+    assert "What changed" not in text and "emulator.estimate(model)" in text
     assert page.locator("main .chart canvas").count() == 2
     page.click("#clock")
     page.evaluate(NEXT_FRAME)
     assert " ms" in page.inner_text(".range")
     move(page, "Schedule", 1)
-    assert "20.0 %" in page.inner_text("main") and "guessed" not in page.inner_text("main")
+    text = page.inner_text("main")
+    assert "20.0 %" in text and "guessed" not in text
+    assert "Schedule: grouped → interleaved" in text and "20% → 10%" in text and "−50 %" in text
+    assert page.evaluate("() => location.hash") == "#bench=0&accumulation=8&schedule=interleaved"
     page.keyboard.press("Tab")
     page.click("h2")
     page.keyboard.press("w")
@@ -102,7 +134,36 @@ def test_lab_when_opened_then_it_asks_first_and_shows_the_point_of_the_sliders(
     move(page, "Micro-batches of an update", 0)
     assert "40.0 %" in page.inner_text("main")
     page.click("button:has-text('Ask me first')")
-    assert "rows/s" not in page.inner_text("main")
+    assert "Bubble" not in page.inner_text("main")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_exercise_when_checked_then_it_shows_faults_or_the_reason(
+    page: Any, tmp_path: Path, width: int
+) -> None:
+    opened(page, tmp_path, width, "#bench=1&accumulation=4")
+    assert "A task. <img" in page.inner_text("main") and "Another split" not in page.inner_text(
+        "main"
+    )
+    tab = page.locator("#tabs [aria-selected=true]")
+    box = tab.bounding_box()
+    assert tab.inner_text() == "Exercise 1: find it" and 0 <= box["x"] < width
+    page.click("button:has-text('Check')")
+    drawn(page)
+    assert "not yet" in page.inner_text("main") and "Another split" in page.inner_text("main")
+    move(page, "Micro-batches of an update", 1)
+    assert "not yet" not in page.inner_text("main")
+    page.click("button:has-text('Check')")
+    drawn(page)
+    assert "Right, because of it." in page.inner_text("main") and page.locator("img").count() == 0
+    # The page has no plan for this choice, and leads back to those that it has.
+    move(page, "Schedule", 1)
+    text = page.inner_text("main")
+    assert "no plan for these settings" in text and '"schedule": ["interleaved"]' in text
+    page.click("button:has-text('Schedule back to grouped')")
+    drawn(page)
+    assert "Your answer" in page.inner_text("main")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
 
 

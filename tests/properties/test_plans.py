@@ -9,6 +9,7 @@ import pytest
 from support.random_plans import (
     SYSTEMS,
     built,
+    check_laboratory,
     check_parts,
     check_remedies,
     check_sweep,
@@ -16,6 +17,7 @@ from support.random_plans import (
 )
 
 from poptorch_emu import emulator
+from poptorch_emu.report.page.lab_view import unpacked
 
 pytestmark = [
     pytest.mark.feature("emulator.what_if", fidelity="modelled"),
@@ -53,8 +55,13 @@ def test_page_and_laboratory_then_name_the_cause_of_the_estimate(tmp_path: Path)
         )
         for path in pages
     )
+    (lab,) = lab["benches"]
     assert plan.bottleneck in json.dumps(page)
     own = [[str(v) for v in s["values"]].index(str(getattr(case, s["name"]))) for s in
            lab["settings"]]  # fmt: skip
-    assert lab["points"][2 * own[0] + own[1]]["limited_by"] == plan.bottleneck
+    assert unpacked(lab)[2 * own[0] + own[1]]["limited_by"] == plan.bottleneck
     assert own == lab["start"]
+
+
+def test_random_choices_of_the_laboratory_then_their_code_has_their_figures() -> None:
+    assert check_laboratory(100, SYSTEMS[1]) > 60

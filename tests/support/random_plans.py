@@ -17,6 +17,10 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.settings import SCHEDULES
 from poptorch_emu.emulator.estimates import planner_of
+from poptorch_emu.emulator.lab import usual_sweep
+from poptorch_emu.emulator.lab_points import planned_for
+from poptorch_emu.report.formulas import formulas_of
+from poptorch_emu.report.page.lab_view import point_of
 
 SYSTEMS = ("bow-pod16", "mk2-pod4")
 
@@ -142,6 +146,39 @@ def check_sweep(case: Case, seed: int, system: str) -> None:
         assert again.time.ipus == alone.ipus and again.time.stages == alone.stages
         tiles = emulator.tile_memory(*built(other), system=system)
         assert again.tiles.most_bytes == tiles.most_bytes, other
+
+
+def check_laboratory(count: int, system: str) -> int:
+    """Checks that random choices of a laboratory have the figures of a model with their code.
+
+    Each formula gives the figure beside it.
+
+    Returns:
+        number of choices that have a plan.
+    """
+    case = Case((64,) * 9, (0, 0, 1, 1, 2, 2, 3, 3), 4, 16, 1, 1, "grouped", is_adam=True)
+    planner = planner_of(*_split(built(case)), {"system": system})
+    draw, sweep, num_planned = random.Random(0), usual_sweep(planner), 0
+    for _ in range(count):
+        values = {name: draw.choice(list(each)) for name, each in sweep.items()}
+        try:
+            planned, code = planned_for(planner, values)
+        except poptorch.Error:
+            continue
+        num_planned += 1
+        *lines, last = code.splitlines()
+        model, batch = built(replace(case, lines="\n".join(lines)))
+        alone = eval(last, {"emulator": emulator, "model": model, "inputs": [batch]})
+        point = point_of(planned)
+        assert point["rows_per_second"] == alone.throughput, values
+        assert point["step_seconds"] == alone.step_seconds
+        assert point["num_micro_batches"] == alone.grid.num_micro_batches
+        assert point["bubble"] == alone.grid.bubble(alone.cycles_of)
+        for formula in formulas_of(planned):
+            found = eval(formula.expression, {}, dict(formula.terms))
+            rounding = 1.0 if formula.unit == "B" else 0.0
+            assert found == pytest.approx(formula.value, rel=1e-9, abs=rounding), (values, formula)
+    return num_planned
 
 
 def check_parts(case: Case, system: str) -> None:

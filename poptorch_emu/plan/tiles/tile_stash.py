@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +64,15 @@ class Stashes:
 
     def always_live_bytes(self, ipu: int) -> int:
         """Returns the bytes of always-live stashes on the computing tiles of an IPU."""
-        return sum(s.depth * s.item_bytes for s in self._on_chip(ipu) if s.depth > 1)
+        return sum(depth * num_bytes for depth, num_bytes in self.sizes(ipu).items())
+
+    def sizes(self, ipu: int) -> dict[int, int]:
+        """Returns the bytes of one micro-batch in the always-live stashes, by their depth."""
+        found: Counter[int] = Counter()
+        for stash in self._on_chip(ipu):
+            if stash.depth > 1:
+                found[stash.depth] += stash.item_bytes
+        return dict(found)
 
     def always_live_values(self, ipu: int) -> Iterator[tuple[fx.Node, float]]:
         """Yields the values of `always_live_bytes` with their bytes."""

@@ -56,6 +56,8 @@ class Durations:
         memory: memory plan of the same segments.
         numbers: constants of the model of time.
         known_costs: costs of this graph's operations that other plans have computed.
+        known_operations: times of operations that plans with the same code, options of the machine
+            and system have computed, by segment.
     """
 
     inventory: Inventory
@@ -63,6 +65,7 @@ class Durations:
     system: System
     numbers: TimeNumbers = NUMBERS
     known_costs: KnownCosts = field(default_factory=dict)
+    known_operations: dict[Port, tuple[OperationTime, ...]] = field(default_factory=dict)
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -175,7 +178,11 @@ class Durations:
     @cached_property
     def operations(self) -> dict[Port, tuple[OperationTime, ...]]:
         """Times of the operations of each segment."""
-        return {port: tuple(self._operations(port)) for port in self.inventory.cut.segments}
+        known = self.known_operations
+        for port in self.inventory.cut.segments:
+            if port not in known:
+                known[port] = tuple(self._operations(port))
+        return known
 
     def _operations(self, port: Port) -> list[OperationTime]:
         segment = self.inventory.cut.segments[port]

@@ -9,6 +9,7 @@ from poptorch_emu.machine.costs.cost import Cost
 from poptorch_emu.machine.costs.elementwise import elementwise
 from poptorch_emu.machine.costs.optimizer import Rule, rule
 from poptorch_emu.machine.links import all_reduce_seconds
+from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.memory_plan import Content, Store
 from poptorch_emu.plan.time.durations import Durations
 from poptorch_emu.plan.time.time_plan import UpdateTime
@@ -60,22 +61,32 @@ def _reduce_cycles(durations: Durations, ipu: int) -> float:
     with the same traffic as an all-reduce.
     """
     inventory, replicas = durations.inventory, durations.inventory.config.replication_factor
-    weights = [
-        weight
-        for weight in inventory.updated_on(ipu)
-        if not inventory.is_sharded_accumulator(weight.name) and len(weight.leaders) < replicas
-    ]
-    if replicas < 2 or not weights:
+    num_bytes = summed_bytes(inventory, ipu)
+    if not num_bytes:
         return 0.0
-    num_elements = sum(weight.num_elements for weight in weights)
+    seconds = all_reduce_seconds(num_bytes, replicas, durations.ipus_per_replica, durations.numbers)
     size = inventory.accumulator_type.itemsize
-    seconds = all_reduce_seconds(
-        num_elements * size, replicas, durations.ipus_per_replica, durations.numbers
-    )
-    added = num_elements * (replicas - 1) // replicas
+    added = num_bytes // size * (replicas - 1) // replicas
     arithmetic = elementwise("add", added, size, durations.tiles)
     sync_cycles = durations.numbers.link_sync_cycles
     return seconds * durations.system.chip.clock_hz + arithmetic.cycles + sync_cycles
+
+
+def summed_bytes(inventory: Inventory, ipu: int) -> int:
+    """Returns the bytes of the gradients that an update adds up over the replicas, on one IPU.
+
+    Gradients that every micro-batch adds up, and weights with a value for each replica, do not
+    count.
+    """
+    replicas = inventory.config.replication_factor
+    if replicas < 2:
+        return 0
+    num_elements = sum(
+        weight.num_elements
+        for weight in inventory.updated_on(ipu)
+        if not inventory.is_sharded_accumulator(weight.name) and len(weight.leaders) < replicas
+    )
+    return num_elements * inventory.accumulator_type.itemsize
 
 
 def _optimizer_cost(durations: Durations, optimizer: OptimizerConfig, ipu: int) -> Cost:

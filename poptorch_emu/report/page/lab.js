@@ -1,38 +1,159 @@
-// The laboratory: a slider for each setting, with precomputed plans for all choices. The reader
+// The laboratory: a control for each setting, with precomputed plans for the choices. The reader
 // first guesses how much of the time the IPUs wait, then sees the answer, then its reasons.
 "use strict";
 
 const SETTING_TITLES = {
   micro_batch: "Rows of a micro-batch", accumulation: "Micro-batches of an update", num_ipus: "IPUs of a replica", split: "IPUs of a new split",
-  schedule: "Schedule", recomputation: "Recomputation", offload: "In streaming memory", replicas: "Replicas",
+  stages: "Blocks of each IPU", schedule: "Schedule", recomputation: "Recomputation", offload: "In streaming memory", replicas: "Replicas",
   device_iterations: "Device iterations", sharding: "Optimiser state sharded", proportion: "Available memory proportion",
   output_mode: "Output mode", overlap: "Overlapped input and output", system: "System",
 };
-const FIT_WORDS = { yes: ["fits", "good"], close: ["may fit", ""], no: ["does not fit", "bad"] };
+
+// Returns the values in a chunk of a bench, which is JSON compressed by gzip, in base64.
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// A bench: its settings, the values that are chosen, and the plans of the choices.
+class Bench {
+  constructor(view) {
+    this.view = view;
+    this.chosen = [...view.start];
+    this.places = new Map(view.places.map((place, index) => [place, index]));
+    this.chunks = new Map();
+    this.titles = view.settings.map(({ name }) => SETTING_TITLES[name] || name);
+  }
+
+  get texts() {
+    return this.chosen.map((index, at) => this.view.settings[at].values[index]);
+  }
+
+  // Numbers of the settings that differ from the start.
+  get changed() {
+    return this.chosen.flatMap((index, at) => (index === this.view.start[at] ? [] : [at]));
+  }
+
+  // Returns the point of the choice; undefined if the page has no plan for it.
+  async point() {
+    const place = this.view.settings.reduce((sum, { values }, at) => sum * values.length + this.chosen[at], 0);
+    const index = this.places.get(place);
+    if (index === undefined) return undefined;
+    const number = Math.floor(index / this.view.chunk_size);
+    if (!this.chunks.has(number)) this.chunks.set(number, unpacked(this.view.chunks[number]));
+    return (await this.chunks.get(number))[index % this.view.chunk_size];
+  }
+}
 
 class Laboratory {
   constructor(data) {
-    this.data = data;
-    this.chosen = [...data.start];
+    this.benches = data.benches.map((view) => new Bench(view));
+    this.shown = 0;
     this.timelines = [];
     this.guess = null;
     this.asks = true;
-    this.main = document.getElementById("panel");
+    this.isChecked = false;
+    // The choice before the last change, and the one that is shown: texts, titles and point.
+    this.before = null;
+    this.now = null;
+    this.isMoving = false;
+    this.turn = 0;
+    this.drawn = 0;
+    this.controls = element("div", { class: "lab-settings" });
     this.place = element("div", { class: "grid", "aria-live": "polite" });
-    this.place.style.gridColumn = "span 12";
     document.getElementById("model-name").textContent = data.name;
-    document.getElementById("tabs").hidden = true;
     document.getElementById("foot").textContent = data.foot;
+    document.getElementById("panel").append(element("div", { class: "lab" }, this.controls, this.place));
+    this.tabs = document.getElementById("tabs");
+    this.tabs.hidden = this.benches.length < 2;
+    makeTabs(this.tabs, this.benches.map(({ view }) => view.title), (index) => this.goTo(index));
     makeSwitches(() => this.draw());
-    this.main.append(element("div", { class: "grid" }, card("Settings", {
-      note: "Move a slider, and everything below changes at once.", tools: [this.askSwitch()] }, this.sliders()), this.place));
     document.addEventListener("keydown", (event) => passKey(event, this.timelines));
-    this.draw();
+    addEventListener("hashchange", () => this.follow());
+    this.ready = this.follow();
   }
 
-  askSwitch() {
-    this.askButton = element("button", { type: "button", "aria-pressed": "true", onclick: () => this.setAsks(!this.asks) }, "Ask me first");
-    return this.askButton;
+  get bench() {
+    return this.benches[this.shown];
+  }
+
+  // Shows the bench and the choice of the page's address, such as "#bench=0&accumulation=16".
+  follow() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const index = Number(given.get("bench"));
+    this.shown = this.benches[index] ? index : 0;
+    this.bench.view.settings.forEach(({ name, values }, at) => {
+      const found = values.indexOf(given.get(name));
+      if (found >= 0) this.bench.chosen[at] = found;
+    });
+    return this.goTo(this.shown);
+  }
+
+  goTo(index) {
+    this.shown = index;
+    this.before = this.now = null;
+    this.isChecked = false;
+    showTab(this.tabs, index);
+    this.makeControls();
+    return this.draw();
+  }
+
+  address() {
+    const pairs = this.bench.view.settings.map(({ name }, at) => [name, this.bench.texts[at]]);
+    return `#${new URLSearchParams([["bench", this.shown], ...pairs])}`;
+  }
+
+  makeControls() {
+    const { view } = this.bench;
+    this.askButton = element("button", { type: "button", "aria-pressed": String(this.asks), onclick: () => this.setAsks(!this.asks) }, "Ask me first");
+    const reset = element("button", { type: "button", onclick: () => this.choose([...view.start]) }, "Back to the start");
+    const note = view.task || "Move a slider or choose from a list, and everything changes at once.";
+    this.controls.replaceChildren(card(view.task ? "Task" : "Settings", { note, tools: view.task ? [reset] : [this.askButton, reset] },
+      element("div", { class: "sliders" }, ...view.settings.map((setting, at) => this.control(setting, at)))));
+  }
+
+  // Returns a slider for numbers, and a list for names.
+  control({ values, is_number: isNumber }, at) {
+    const title = this.bench.titles[at];
+    const label = element("span", { class: "note" }, title);
+    if (!isNumber) {
+      const list = element("select", { "aria-label": title, onchange: () => this.set(at, list.selectedIndex) },
+        ...values.map((text) => element("option", {}, text)));
+      list.selectedIndex = this.bench.chosen[at];
+      return element("label", {}, label, list);
+    }
+    const shown = element("output", {}, values[this.bench.chosen[at]]);
+    const slider = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, disabled: values.length < 2,
+      "aria-label": title, "aria-valuetext": values[this.bench.chosen[at]],
+      onchange: () => { this.isMoving = false; },
+      oninput: () => {
+        const index = Number(slider.value);
+        shown.textContent = values[index];
+        slider.setAttribute("aria-valuetext", values[index]);
+        this.set(at, index, true);
+      } });
+    slider.value = this.bench.chosen[at];
+    return element("label", {}, label, slider, shown);
+  }
+
+  // Chooses a value. While a slider moves, the choice before its movement stays the last one.
+  set(at, index, isMoving = false) {
+    if (!this.isMoving) this.before = this.now;
+    this.isMoving = isMoving;
+    this.bench.chosen[at] = index;
+    this.guess = null;
+    this.isChecked = false;
+    return this.draw();
+  }
+
+  choose(indices) {
+    this.before = this.now;
+    this.bench.chosen = indices;
+    this.guess = null;
+    this.isChecked = false;
+    this.makeControls();
+    return this.draw();
   }
 
   setAsks(asks, guess = null) {
@@ -42,37 +163,47 @@ class Laboratory {
     this.draw();
   }
 
-  sliders() {
-    return element("div", { class: "sliders" }, ...this.data.settings.map(({ name, values }, at) => {
-      const shown = element("output", {}, values[this.chosen[at]]);
-      const slider = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, disabled: values.length < 2,
-        "aria-label": SETTING_TITLES[name] || name, "aria-valuetext": values[this.chosen[at]],
-        oninput: () => {
-          this.chosen[at] = Number(slider.value);
-          shown.textContent = values[this.chosen[at]];
-          slider.setAttribute("aria-valuetext", values[this.chosen[at]]);
-          this.guess = null;
-          this.draw();
-        } });
-      slider.value = this.chosen[at];
-      return element("label", {}, element("span", { class: "note" }, SETTING_TITLES[name] || name), slider, shown);
-    }));
-  }
-
-  // Points are ordered with the last setting varying fastest.
-  point() {
-    const index = this.data.settings.reduce((sum, { values }, at) => sum * values.length + this.chosen[at], 0);
-    return this.data.points[index];
-  }
-
-  draw() {
+  async draw() {
+    const turn = ++this.turn;
+    const { titles, texts } = this.bench;
+    const point = await this.bench.point();
+    if (turn !== this.turn) return;
     forgetCharts();
     this.timelines = [];
-    const point = this.point();
-    clock.hz = point.clock_hz || null;
-    if (point.fault) this.place.replaceChildren(card("These settings cannot be combined", {}, element("p", {}, point.fault)));
-    else if (this.asks) this.place.replaceChildren(this.question());
-    else this.place.replaceChildren(...this.answer(point));
+    clock.hz = (point && point.clock_hz) || null;
+    if (point) this.now = { titles, texts, point };
+    this.place.replaceChildren(...this.cards(point).filter(Boolean));
+    // A page in a frame of a notebook has no address of its own.
+    if (location.protocol !== "about:") history.replaceState(null, "", this.address());
+    this.drawn = turn;
+  }
+
+  get isDrawn() {
+    return this.drawn === this.turn;
+  }
+
+  cards(point) {
+    if (!point) return [this.missing()];
+    if (point.fault) return [card("These settings cannot be combined", {}, element("p", {}, point.fault)), this.back()];
+    if (this.asks && !this.bench.view.task) return [this.question()];
+    return this.answer(point);
+  }
+
+  // Returns buttons that set a changed setting back to its start.
+  back() {
+    const { view, titles, changed, chosen } = this.bench;
+    return element("div", { class: "tools wide" }, ...changed.map((at) => element("button", { type: "button",
+      onclick: () => this.choose(chosen.map((index, each) => (each === at ? view.start[at] : index))) },
+    `${titles[at]} back to ${view.settings[at].values[view.start[at]]}`)));
+  }
+
+  missing() {
+    const { view, changed, texts } = this.bench;
+    const sweep = view.settings.map(({ name, is_number: isNumber }, at) => `"${name}": [${isNumber ? texts[at] : `"${texts[at]}"`}]`);
+    return card("This page has no plan for these settings", {},
+      element("p", {}, `It has the plans in which few settings differ from its start (IPUs, schedule and accumulation combine freely), but ${countText(changed.length)} differ now. `
+        + "Set one of them back, or plan these settings in Python:"),
+      codeElement(`emulator.what_if(model, *inputs, sweep={${sweep.join(", ")}})`), this.back());
   }
 
   question() {
@@ -80,10 +211,8 @@ class Laboratory {
     const slider = element("input", { type: "range", min: 0, max: 100, step: 1, "aria-label": "Your guess in percent",
       oninput: () => { shown.textContent = `${slider.value} %`; } });
     slider.value = 50;
-    const show = () => {
-      // From now on the answer is shown at once, until the reader asks for questions again.
-      this.setAsks(false, Number(slider.value) / 100);
-    };
+    // From now on the answer is shown at once, until the reader asks for questions again.
+    const show = () => this.setAsks(false, Number(slider.value) / 100);
     return card("How much of the time do the IPUs wait?", {
       note: "They wait for other IPUs or for the host. Guess before you look." },
     element("div", { class: "sliders" }, element("label", {}, element("span", { class: "note" }, "Your guess"), slider, shown)),
@@ -93,60 +222,26 @@ class Laboratory {
   answer(point) {
     const view = new TimelineView(point.timeline, [], true);
     this.timelines = [view];
-    const figures = element("div", { class: "figures" },
-      labFigure("The IPUs wait", shareText(point.waits), this.guess === null ? "" : `you guessed ${shareText(this.guess)}`),
-      labFigure("Throughput", rateText(point.rows_per_second),
-        `${likelyText(point.likely_rows_per_second, number)}one step: ${secondsText(point.step_seconds)}`),
-      labFigure("IPUs", countText(point.num_ipus), `${plural(point.num_micro_batches, "micro-batch")
-        .replace("batchs", "batches")} in a window`),
-      labFigure("The model", FIT_WORDS[point.fits][0], fullestText(point)));
-    return [figures, card("When each IPU does what", {}, view.root),
-      card("Memory of the fullest tile", { width: "half" }, labMemory(point)),
-      card("Why", { width: "half" }, element("ul", { class: "sentences" }, ...reasons(point).map((text) => element("li", {}, text))))];
+    return [point.verdict ? this.assessment(point.verdict) : null,
+      this.before && this.now ? labChanges(this.before, this.now) : null,
+      labFigures(point, this.guess),
+      card("When each IPU does what", {}, view.root),
+      card("Memory of each IPU", { width: "half", note: "Contents of the mean tile, and the fullest tile." }, labMemory(point)),
+      card("Why", { width: "half" }, reasons(point)),
+      card("The same configuration as code", { note: "The page's address holds these settings, too." }, codeElement(point.code))];
   }
-}
 
-function labFigure(name, text, detail) {
-  return element("div", { class: "figure" }, element("div", { class: "name" }, name),
-    element("div", { class: `value ${text === UNKNOWN ? "unknown" : ""}` }, text), element("div", { class: "detail" }, detail));
-}
-
-function fullestOf(point) {
-  return point.fullest_bytes.reduce((most, each) => (each[1] > most[1] ? each : most));
-}
-
-function fullestText(point) {
-  const [ipu, bytes] = fullestOf(point);
-  const likely = (point.likely_fullest_bytes || []).find((each) => each[0] === ipu);
-  return `${likelyText(likely, bytesText)}fullest tile, on IPU ${ipu}: ${bytesText(bytes)} of ${bytesText(point.limit_bytes)}`;
-}
-
-function labMemory(point) {
-  const rows = point.fullest_bytes;
-  const most = Math.max(point.limit_bytes, ...rows.map(([, bytes]) => bytes));
-  return chartElement("Bars: memory of the fullest tile of each IPU", 110 + 34 * rows.length, () => ({
-    grid: { left: 66, right: 70, top: 28, bottom: 30 },
-    xAxis: bytesAxis(most, { splitNumber: 4 }),
-    yAxis: axis({ type: "category", inverse: true, data: rows.map(([ipu]) => `IPU ${ipu}`) }),
-    series: [{ type: "bar", barMaxWidth: 22, markLine: limitLine(point.limit_bytes, "xAxis", "start"),
-      label: { show: true, position: "right", color: colour("text"), formatter: (item) => bytesText(item.value) },
-      data: rows.map(([, bytes]) => ({ value: bytes,
-        itemStyle: itemStyle(bytes > point.limit_bytes ? "over the limit" : "fullest tile", { borderRadius: [0, 4, 4, 0] }) })) }],
-  }));
-}
-
-// Returns explanations of the picture, the most important one first.
-function reasons(point) {
-  const parts = Object.entries(point.shares).filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]);
-  const sentences = [`What limits the step: ${point.limited_by}.`];
-  if (point.num_ipus > 1 && isKnown(point.bubble)) {
-    sentences.push(`While micro-batches run, IPUs wait for each other during ${shareText(point.bubble)} of the time. It would be `
-      + `${shareText(point.bubble_if_alike)} if forward and each half of backward took equally long on all IPUs. `
-      + "The more micro-batches a window has, the less it matters that the pipeline fills and empties.");
+  assessment(verdict) {
+    const check = () => {
+      this.isChecked = true;
+      this.draw();
+    };
+    if (!this.isChecked) return card("Your answer", {}, element("button", { type: "button", onclick: check }, "Check"));
+    if (!verdict.faults.length) return card("Your answer", {}, element("p", { class: "better" }, verdict.reason));
+    return card("Your answer: not yet", {},
+      element("ul", { class: "sentences plain" }, ...verdict.faults.map((text) => element("li", {}, text))));
   }
-  sentences.push(`The IPUs' time is spent on: ${parts.map(([part, share]) => `${part} ${shareText(share)}`).join(", ")}.`);
-  return sentences;
 }
 
 const laboratory = new Laboratory(JSON.parse(document.getElementById("report-data").textContent));
-markReady();
+laboratory.ready.then(markReady);

@@ -1,49 +1,102 @@
-"""The content of a laboratory page: a plan for each choice of settings, as plain values."""
+"""The content of a laboratory page: benches with a plan for each choice, as plain values."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned
 from poptorch_emu.plan.time.step_parts import Group
 from poptorch_emu.report.bottleneck_text import bottleneck_text
+from poptorch_emu.report.formulas import formulas_of
 from poptorch_emu.report.page.view_timeline import machine_timeline
 from poptorch_emu.schedule.free_run import unit_lengths
 
 _WAITS = (Group.HOST, Group.WAIT)
+# Points that are compressed together: more are smaller on disk, but take longer to open.
+_POINTS_OF_CHUNK = 32
 
 
-def lab_view(
-    name: str,
+def bench_view(
+    title: str,
     settings: Mapping[str, Sequence[object]],
-    plans: Iterable[Planned | str],
     start: Sequence[int],
+    points: Iterable[tuple[Sequence[int], Mapping[str, Any]]],
+    task: str = "",
 ) -> dict[str, Any]:
-    """Returns the content of a laboratory page, which can be written as JSON.
+    """Returns the content of one bench: its settings, and a point for each choice of them.
 
     Args:
-        name: name of the model.
+        title: title of the bench.
         settings: possible values of each setting.
-        plans: plan for each choice, or the reason why it has none; the last setting varies fastest.
         start: index of the value that is chosen at first, for each setting.
+        points: indices of the values of a choice, and its point.
+        task: task of an exercise; "" without an exercise.
     """
-    points = [{"fault": plan} if isinstance(plan, str) else _point(plan) for plan in plans]
-    count = math.prod(map(len, settings.values()))
-    assert len(points) == count, f"{count} choices have a plan each, not {len(points)}"
+    places: list[int] = []
+
+    def noted() -> Iterator[Mapping[str, Any]]:
+        for indices, point in points:
+            places.append(_place(indices, list(map(len, settings.values()))))
+            yield point
+
+    shown = noted()
+    chunks = []
+    while chunk := list(islice(shown, _POINTS_OF_CHUNK)):
+        chunks.append(packed(chunk))
     return {
-        "name": name,
+        "title": title,
+        "task": task,
         "settings": [
-            {"name": setting, "values": [str(value) for value in values]}
-            for setting, values in settings.items()
+            {
+                "name": name,
+                "values": [str(value) for value in values],
+                "is_number": all(type(value) in (int, float) for value in values),
+            }
+            for name, values in settings.items()
         ],
         "start": list(start),
-        "points": points,
+        "chunk_size": _POINTS_OF_CHUNK,
+        "places": places,
+        "chunks": chunks,
     }
 
 
-def _point(plan: Planned) -> dict[str, Any]:
+def _place(indices: Sequence[int], sizes: Sequence[int]) -> int:
+    """Returns the number of a choice among all; the last setting varies fastest."""
+    place = 0
+    for index, size in zip(indices, sizes, strict=True):
+        place = place * size + index
+    return place
+
+
+def packed(values: Sequence[Mapping[str, Any]]) -> str:
+    """Returns values as JSON, compressed by gzip, in base64; `unpacked` reads it."""
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    data = gzip.compress(text.encode(errors="backslashreplace"), mtime=0)
+    return base64.b64encode(data).decode()
+
+
+def unpacked(bench: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Returns the points of a bench by the numbers of their choices."""
+    chunks = (json.loads(gzip.decompress(base64.b64decode(text))) for text in bench["chunks"])
+    points = (point for chunk in chunks for point in chunk)
+    return dict(zip(bench["places"], points, strict=True))
+
+
+def point_of(plan: Planned | str, code: str = "") -> dict[str, Any]:
+    """Returns the figures of a plan, or the reason why a choice has none.
+
+    Args:
+        plan: plan of the choice, or the reason.
+        code: lines of a program that has the same settings.
+    """
+    if isinstance(plan, str):
+        return {"fault": plan}
     time, tiles = plan.time, plan.tiles
     window = time.grid
     return {
@@ -55,14 +108,36 @@ def _point(plan: Planned) -> dict[str, Any]:
         "rows_per_step": time.samples_per_step,
         "num_ipus": len(time.ipus) * time.num_replicas,
         "num_micro_batches": time.grid.num_micro_batches,
-        "shares": {part.word: share for part, share in time.shares.items()},
-        "waits": sum(share for part, share in time.shares.items() if part.group in _WAITS),
+        "shares": {part.word: share for part, share in time.shares.items() if share},
+        "waits": waiting_share(plan),
         "bubble": window.bubble(time.cycles_of),
         "bubble_if_alike": window.bubble(unit_lengths),
+        "reduce_seconds": max((u.reduce_cycles for u in time.updates), default=0) / time.clock_hz,
         "fits": tiles.worst_verdict,
         "limit_bytes": tiles.chip.tile_bytes,
         "fullest_bytes": [[ipu.ipu, tiles.largest_bytes(ipu)] for ipu in tiles.ipus],
         "likely_fullest_bytes": [[ipu.ipu, *tiles.fullest(ipu).interval] for ipu in tiles.ipus],
+        "parts": [
+            {name: size for name, size in tiles.parts(ipu).items() if size} for ipu in tiles.ipus
+        ],
+        "stash_bytes": max(dict(ipu.always_live).get("stash", 0) for ipu in tiles.ipus),
         "limited_by": bottleneck_text(time),
+        "formulas": [
+            {
+                "name": each.name,
+                "place": each.place,
+                "value": each.value,
+                "result": each.result,
+                "words": each.words,
+                "numbers": each.numbers,
+            }
+            for each in formulas_of(plan)
+        ],
+        "code": code,
         "timeline": machine_timeline(time, None),
     }
+
+
+def waiting_share(plan: Planned) -> float:
+    """Returns the share of a call that IPUs wait for each other or for the host."""
+    return sum(share for part, share in plan.time.shares.items() if part.group in _WAITS)

@@ -25,7 +25,7 @@ class ReportPage {
     this.tabs = document.getElementById("tabs");
     makeSwitches(() => this.redraw());
     this.makeReportSwitch();
-    this.makeTabs();
+    makeTabs(this.tabs, this.panels.map(([name]) => name), (index) => this.goTo(index));
     this.current = this.panelAt(location.hash) ?? 0;
     addEventListener("hashchange", () => {
       const index = this.panelAt(location.hash);
@@ -50,21 +50,6 @@ class ReportPage {
     place.hidden = false;
     const names = reportNames(this.reports, this.files);
     place.append(...choice("Report shown", names, 0, (index) => this.showReport(index)).children);
-  }
-
-  makeTabs() {
-    this.tabs.append(...this.panels.map(([name], index) => element("button", {
-      type: "button", role: "tab", id: `tab-${name.toLowerCase()}`, "aria-controls": "panel",
-      onclick: () => this.goTo(index),
-    }, name)));
-    this.tabs.addEventListener("keydown", (event) => {
-      const count = this.panels.length;
-      const next = { ArrowRight: this.current + 1, ArrowLeft: this.current - 1, Home: 0, End: count - 1 }[event.key];
-      if (next === undefined) return;
-      event.preventDefault();
-      this.goTo((next + count) % count);
-      this.tabs.children[this.current].focus();
-    });
   }
 
   showReport(index) {
@@ -95,14 +80,8 @@ class ReportPage {
   showPanel(index) {
     this.current = index;
     this.timelines = [];
-    [...this.tabs.children].forEach((tab, at) => {
-      tab.setAttribute("aria-selected", String(at === index));
-      tab.setAttribute("tabindex", at === index ? "0" : "-1");
-    });
-    const shown = this.tabs.children[index];
-    this.tabs.scrollLeft = shown.offsetLeft - (this.tabs.clientWidth - shown.offsetWidth) / 2;
+    showTab(this.tabs, index);
     const [name, make] = this.panels[index];
-    this.main.setAttribute("aria-labelledby", `tab-${name.toLowerCase()}`);
     forgetCharts();
     this.setClock(name);
     const grid = element("div", { class: "grid" }, ...make(this.report(), this));

@@ -42,6 +42,7 @@ _SCRIPTS = (
     "panel_texts.js",
     "compare_sentences.js",
     "panel_compare.js",
+    "tabs.js",
     "main.js",
 )
 
@@ -51,6 +52,8 @@ _LAB_SCRIPTS = (
     "timeline_events.js",
     "timeline_shapes.js",
     "panel_timeline.js",
+    "tabs.js",
+    "lab_results.js",
     "lab.js",
 )
 
@@ -76,7 +79,7 @@ def to_html(reports: Sequence[Mapping[str, Any]], files: Sequence[str] = ()) -> 
 
 
 def lab_to_html(view: Mapping[str, Any]) -> str:
-    """Returns the page of a laboratory, a value of `lab_view.lab_view`."""
+    """Returns the page of a laboratory: its name, and `benches` of `lab_view.bench_view`."""
     return _page(f"{view['name']} · laboratory", {**view, "foot": _foot()}, _LAB_SCRIPTS)
 
 
