@@ -208,7 +208,7 @@ EXERCISES = (
                 "grouped", "interleaved", "sequential", "gpipe", "one_f_one_b", "zero_bubble_h1",
                 "zero_bubble_h2",
             ),
-            "accumulation": (8, 16, 32, 64),
+            "accumulation": (8, 32, 64),
             "recomputation": ("pipeline", "none"),
         },
         dict,
