@@ -99,11 +99,13 @@ def _values(exercise: LabExercise, indices: Sequence[int]) -> dict[str, Any]:
 
 
 def _speed(point: Point) -> float:
-    return point["rows_per_second"] or 0.0
+    speed: float = point["rows_per_second"] or 0.0
+    return speed
 
 
 def _fullest(point: Point) -> int:
-    return max(size for _, size in point["fullest_bytes"])
+    sizes: list[int] = [size for _, size in point["fullest_bytes"]]
+    return max(sizes)
 
 
 # The first exercise: a bubble is small with many micro-batches or with another schedule, and each
