@@ -65,6 +65,11 @@ constexpr std::array kOfContiguous{
     Name{"view", "dtype"},
     Name{"view_as_complex"},
 };
+// Operators that require contiguous arguments, or volumes that are all channels last.
+constexpr std::array kOfVolumes{
+    Name{"max_pool3d_with_indices"},
+    Name{"max_pool3d_with_indices_backward"},
+};
 // Operators that require dense rows.
 constexpr std::array kOfDenseRows{
     Name{"_scaled_dot_product_flash_attention_for_cpu"},
@@ -103,6 +108,10 @@ class OrderedCall : public c10::OperatorKernel {
 
 bool is_contiguous(const at::Tensor& x) { return x.is_contiguous(); }
 
+bool is_volume(const at::Tensor& x) {
+  return x.is_contiguous() || (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+
 std::string full_name(const Name& name) {
   const std::string overload = name.overload;
   return overload.empty() ? name.name : name.name + ("." + overload);
@@ -131,12 +140,14 @@ void implement_all(torch::Library& m, const Names& names) {
 TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def("strided(Tensor(a) self, int[] stride) -> Tensor(a)");
   define_all(m, kOfContiguous);
+  define_all(m, kOfVolumes);
   define_all(m, kOfDenseRows);
 }
 
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {
   m.impl("strided", strided);
   implement_all<is_contiguous>(m, kOfContiguous);
+  implement_all<is_volume>(m, kOfVolumes);
   implement_all<has_dense_rows>(m, kOfDenseRows);
 }
 TORCH_LIBRARY_IMPL(poptorch_emu, Meta, m) { m.impl("strided", strided_on_meta); }

@@ -46,6 +46,8 @@ _ORDERED_TWINS = {
         aten.adaptive_max_pool3d_backward.default,
         aten.fractional_max_pool2d_backward.default,
         aten.fractional_max_pool3d_backward.default,
+        aten.max_pool3d_with_indices.default,
+        aten.max_pool3d_with_indices_backward.default,
         aten.mkldnn_rnn_layer.default,
         aten.native_group_norm.default,
         aten.native_group_norm_backward.default,

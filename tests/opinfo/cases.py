@@ -163,7 +163,7 @@ def _on_two_devices(case: Case) -> Iterator[Case]:
 
 def _of_real_pairs(case: Case) -> Case:
     """Returns a case whose inputs are pairs of real numbers in place of complex numbers."""
-    is_complex = [tensor.is_complex() for tensor in case.tensors]
+    is_complex = [x.is_complex() and x.layout is torch.strided for x in case.tensors]
 
     def call(*given: torch.Tensor, **more: Any) -> Any:
         pairs = zip(given, is_complex, strict=True)

@@ -88,6 +88,20 @@ def _iterated(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
     return metadata_rules.made_by(aten.add.Tensor, _on_meta(args[0]), _on_meta(args[1]))
 
 
+def _volume(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
+    """Returns the gradient of pooled volumes, with the order of the volumes.
+
+    Without a dimension of the batch, the kernel adds one, and takes the order of the result's
+    gradient.
+    """
+    if len(shape) == 5:
+        return _suggested_by(1)(args, shape)
+    given, last = _on_meta(args[0]).unsqueeze(0), torch.channels_last_3d
+    is_last = given.is_contiguous(memory_format=last) and not given.is_contiguous()
+    order = last if is_last else torch.contiguous_format
+    return torch.empty((1, *shape), device="meta", memory_format=order)[0]
+
+
 def _scaled(args: tuple[Any, ...], shape: torch.Size) -> torch.Tensor:
     """Returns the result of `ldexp`: the product of a tensor and contiguous powers of two."""
     return _iterated((args[0], _in_order(args, args[1].shape)), shape)
@@ -106,12 +120,14 @@ _RULES: dict[Any, _Rule] = {
     aten.binary_cross_entropy_backward.default: _like(1),
     aten.channel_shuffle.default: _suggested_by(0),
     aten.copysign.Tensor: _iterated,
+    aten.glu_backward.default: _in_order,
     aten.heaviside.default: _iterated,
     aten.huber_loss_backward.default: _in_order,
     aten.ldexp.Tensor: _scaled,
     aten.log_sigmoid_forward.default: _in_order,
     aten.logical_xor.default: _iterated,
     aten.logit_backward.default: _iterated,
+    aten.max_pool3d_with_indices_backward.default: _volume,
     aten.max_unpool2d.default: _suggested_by(0),
     aten.mse_loss_backward.default: _in_order,
     aten.native_batch_norm.default: _suggested_by(0),
