@@ -53,9 +53,14 @@ def _batch(setting: Setting, rows: int) -> Batch:
     return torch.randn(shape), torch.randn(shape)
 
 
+def _plain(model: ImageModel) -> ImageModel:
+    """Returns a copy with contiguous weights, as the device has them."""
+    return copy.deepcopy(model).to(memory_format=torch.contiguous_format)
+
+
 def _compare_inference(model: ImageModel, setting: Setting, rows: int) -> None:
     setting = Setting("sharded", 1, setting.num_micro_batches)
-    plain = copy.deepcopy(model).eval()
+    plain = _plain(model).eval()
     batch = _batch(setting, rows)
     output, _ = poptorch.inferenceModel(model.eval(), setting.options())(*batch)
     with torch.no_grad():
@@ -65,7 +70,7 @@ def _compare_inference(model: ImageModel, setting: Setting, rows: int) -> None:
 
 
 def _compare_training(model: ImageModel, setting: Setting, rows: int) -> None:
-    plain = copy.deepcopy(model)
+    plain = _plain(model)
     optimizer = torch.optim.SGD(plain.parameters(), _LINEAR_RATE)
     ours = poptorch.optim.SGD(model.parameters(), _LINEAR_RATE)
     training = poptorch.trainingModel(model, setting.options(), ours)
