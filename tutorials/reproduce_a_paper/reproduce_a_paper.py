@@ -197,6 +197,7 @@ figure, axis = plt.subplots(figsize=(4, 4), layout="constrained")
 axis.loglog(published, predicted, "o")
 ends = [min(published) / 1.5, max(published) * 1.5]
 axis.loglog(ends, ends, "k:")
+axis.tick_params(which="minor", labelbottom=False, labelleft=False)
 axis.set(xlabel="published, items per second", ylabel="predicted, items per second")
 show()
 
