@@ -197,6 +197,8 @@ figure, axis = plt.subplots(figsize=(4, 4), layout="constrained")
 axis.loglog(published, predicted, "o")
 ends = [min(published) / 1.5, max(published) * 1.5]
 axis.loglog(ends, ends, "k:")
+ticks = [5_000, 10_000, 20_000, 40_000]
+axis.set(xticks=ticks, yticks=ticks, xticklabels=ticks, yticklabels=ticks)
 axis.tick_params(which="minor", labelbottom=False, labelleft=False)
 axis.set(xlabel="published, items per second", ylabel="predicted, items per second")
 show()
