@@ -27,7 +27,7 @@ class LateModule:
 def without_garbage_collection() -> Iterator[None]:
     """Disables garbage collection while modules are loaded, models compiled or plans created.
 
-    This work creates little garbage, but so many objects that Python would scan all objects of
+    This work creates little garbage but many objects. Python would therefore scan all objects of
     PyTorch, which takes half as long as the work itself.
     """
     was_enabled = gc.isenabled()

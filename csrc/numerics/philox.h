@@ -38,8 +38,8 @@ inline constexpr int kNumRounds = 10;
 // Number of counters whose words vectors of AVX2 compute together.
 inline constexpr int64_t kBatch = 8;
 
-// Writes the words of the counters that follow `first` in their lowest word, as many as there is
-// space for. Full batches are computed by vectors where the processor has them, with equal bits.
+// Writes the words of consecutive counters, which begin with `first`, until `to` is full. Full
+// batches are computed by vectors where the processor has them, with equal bits.
 void write_words(Words first, const Key& key, std::span<Words> to);
 
 }  // namespace poptorch_emu::philox

@@ -44,9 +44,8 @@ def lab(
     All choices are planned in advance, with a progress bar; the page selects a plan and needs
     neither Python nor a network. It first asks the reader how much of the time the IPUs wait, then
     shows formulas with the numbers of the choice, timeline, memory, the difference from the last
-    choice, and code for it. If there are too many choices, the page holds those in which the fewest
-    settings differ from its start, and all combinations of IPUs, schedule and accumulation. A
-    notebook displays the page itself.
+    choice, and code for it. If there are too many choices, the page holds those that change the
+    fewest settings, and all combinations of IPUs, schedule and accumulation. A notebook displays the page itself.
 
     Args:
         model: wrapped model from `trainingModel` or `inferenceModel`.

@@ -18,7 +18,7 @@ from poptorch_emu.report.settings_code import settings_code
 def choices_near(
     sizes: Sequence[int], start: Sequence[int], most: int, free: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Returns the choices of a page: all, or those in which few settings differ from the start.
+    """Returns the choices of a page: all, or only those that change few settings.
 
     Args:
         sizes: number of values of each setting.
@@ -32,7 +32,7 @@ def choices_near(
     Raises:
         Error: a setting has no value, or a single change already gives too many choices.
     """
-    counts = [1]  # Number of choices in which exactly 0, 1, ... settings differ.
+    counts = [1]  # Number of choices that change exactly 0, 1, ... settings.
     for size in sizes:
         counts = [
             same + (size - 1) * other

@@ -65,7 +65,7 @@ def ipus_in_order(report: TimeReport) -> list[int]:
 
 
 def fault_of_blocks(strategy: PipelinedExecution, num_layers: int) -> str:
-    """Returns a sentence that names the layers that are in no stage; "" if there are none."""
+    """Returns a sentence with the layers that no stage has; "" if each layer has a stage."""
     stages = strategy_config(strategy).stages
     named = {block for stage in stages for block in stage.block_ids}
     missing = [name for name in map("layer{}".format, range(num_layers)) if name not in named]

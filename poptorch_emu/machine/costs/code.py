@@ -55,7 +55,7 @@ class Family(Enum):
     PRODUCT = FamilyCode(3, 1200, exchange_bytes=1000, is_heavy=True)
     ATTENTION = FamilyCode(16, 3800, exchange_bytes=2600, is_heavy=True)
     CONVOLUTION = FamilyCode(3, 2200, exchange_bytes=1700, is_heavy=True)
-    # Its products and gates are operations of their own.
+    # The products and gates of a recurrent layer are operations of their own.
     RECURRENT = FamilyCode(0, 0, is_heavy=True)
     # The update of one weight, with momentum or moments.
     UPDATE = FamilyCode(10, 1500, exchange_bytes=50)

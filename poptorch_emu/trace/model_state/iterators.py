@@ -1,7 +1,7 @@
 """The positions of iterators that a model holds, for example of an `itertools.count`.
 
-An iterator that `forward` advances gives another value in each call. Nothing tells which values it
-will give and what they decide, so that a model with such an iterator is refused.
+An iterator that `forward` advances gives another value in each call. A capture knows neither these
+values nor their effect, so a model with such an iterator is refused.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _after_call(steps: list[dis.Instruction], place: int) -> int | None:
 def _passing_branch(
     code: CodeType, steps: list[dis.Instruction], start: int, offset: int
 ) -> bool | None:
-    """Returns the truth value with which a conditional jump avoids an error; None if none raises.
+    """Returns the truth value for which a jump avoids an error; None if no branch raises.
 
     Args:
         code: code of the function.
