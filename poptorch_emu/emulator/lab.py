@@ -45,7 +45,8 @@ def lab(
     neither Python nor a network. It first asks the reader how much of the time the IPUs wait, then
     shows formulas with the numbers of the choice, timeline, memory, the difference from the last
     choice, and code for it. If there are too many choices, the page holds those that change the
-    fewest settings, and all combinations of IPUs, schedule and accumulation. A notebook displays the page itself.
+    fewest settings, and all combinations of IPUs, schedule and accumulation. A notebook displays
+    the page itself.
 
     Args:
         model: wrapped model from `trainingModel` or `inferenceModel`.
