@@ -271,43 +271,21 @@ def _of_bfloat16(value: Any) -> torch.Tensor:
 
 def _computed_by_host(op: Any, inputs: Sequence[Any]) -> list[Any]:
     """Lets TensorFlow compute an operation whose inputs are known."""
-    attributes: list[Any] = []
-    for name, value in op.node_def.attr.items():
-        if not name.startswith("_"):
-            attributes += [name, _attribute(value)]
     if op.type == "Const":
-        return [tf.make_ndarray(op.node_def.attr["value"].tensor)]
+        return [tf.make_ndarray(op.get_attr("value"))]
+    names = [name for name in op.node_def.attr if not name.startswith("_")]
+    attributes = tuple(each for name in names for each in (name, op.get_attr(name)))
+    context.ensure_initialized()
     with tf.init_scope():
         tensors = [
             tf.constant(value, each.dtype) if isinstance(value, (np.ndarray, np.generic)) else value
             for value, each in zip(inputs, op.inputs, strict=True)
         ]
         results = execute.execute(
-            op.type.encode(), len(op.outputs), tensors, tuple(attributes), _context()
+            op.type.encode(), len(op.outputs), tensors, attributes, context.context()
         )
         return [each.numpy() if _has_elements(each) else each for each in results]
 
 
-def _context() -> Any:
-    context.ensure_initialized()
-    return context.context()
-
-
 def _has_elements(tensor: Any) -> bool:
     return tensor.dtype not in (tf.resource, tf.variant)
-
-
-def _attribute(value: Any) -> Any:
-    """Returns an attribute in the form of TensorFlow's eager calls."""
-    kind = value.WhichOneof("value")
-    if kind == "type":
-        return value.type
-    if kind == "shape":
-        return value.shape
-    if kind == "list":
-        listed = value.list
-        for name in ("i", "f", "b", "s", "type", "shape"):
-            if getattr(listed, name):
-                return list(getattr(listed, name))
-        return []
-    return getattr(value, kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -22,24 +24,15 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 
 # For equal elements, TensorFlow gives the gradient to the first operand.
 def _maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.where((x >= y) | _is_nan(x), x, y)
+    return torch.where((x >= y) | torch.isnan(x), x, y)
 
 
 def _minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.where((x <= y) | _is_nan(x), x, y)
-
-
-def _is_nan(x: torch.Tensor) -> torch.Tensor:
-    return torch.isnan(x)
-
-
-def _zero_where(condition: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Returns `y` with 1 in place of the elements where `condition` holds."""
-    return torch.where(condition, torch.ones_like(y), y)
+    return torch.where((x <= y) | torch.isnan(x), x, y)
 
 
 def _div_no_nan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    quotient = x / _zero_where(y == 0, y)
+    quotient = x / torch.where(y == 0, torch.ones_like(y), y)
     return torch.where(y == 0, torch.zeros_like(quotient), quotient)
 
 
@@ -48,19 +41,19 @@ def _mul_no_nan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(y == 0, finite, x) * y  # The gradient of y is x, even where y is 0.
 
 
-def _xdivy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    quotient = x / torch.where((x == 0) & (y == 0), torch.ones_like(y), y)
-    return torch.where(x == 0, torch.zeros_like(quotient), quotient)
+def _zero_where_x_is(compute: Callable[..., torch.Tensor], neutral: float) -> Row:
+    """Returns the row of a function of x and y that is 0 where x is 0, for any y.
 
+    Args:
+        compute: function of x and y for the other elements.
+        neutral: value in place of y where x is 0, so that the function is finite there.
+    """
 
-def _xlogy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    product = x * torch.log(torch.where(x == 0, torch.ones_like(y), y))
-    return torch.where(x == 0, torch.zeros_like(product), product)
+    def compute_others(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        found = compute(x, torch.where(x == 0, torch.full_like(y, neutral), y))
+        return torch.where(x == 0, torch.zeros_like(found), found)
 
-
-def _xlog1py(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    product = x * torch.log1p(torch.where(x == 0, torch.zeros_like(y), y))
-    return torch.where(x == 0, torch.zeros_like(product), product)
+    return plain(compute_others)
 
 
 def _divide(rounding: str) -> Row:
@@ -84,26 +77,10 @@ def _pow(call: RawCall, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.pow(x, torch.where(x > 0, y, y.detach()))
 
 
-def _cast(call: RawCall, x: torch.Tensor) -> torch.Tensor:
-    return x.to(call.type_of_output())
-
-
 def _select(call: RawCall, condition: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if call.op.type == "Select" and condition.dim() < x.dim():
         condition = condition.reshape([*condition.shape, *[1] * (x.dim() - condition.dim())])
     return torch.where(condition, x, y)
-
-
-def _leaky_relu(call: RawCall, x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x > 0, x, x * call.attr("alpha"))
-
-
-def _softplus(x: torch.Tensor) -> torch.Tensor:
-    return F.softplus(x, threshold=40.0)
-
-
-def _relu(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x)
 
 
 def _relu6(x: torch.Tensor) -> torch.Tensor:
@@ -134,56 +111,46 @@ def _clip(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tenso
     return _maximum(_minimum(x, high), low)
 
 
-def _floor_mod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.remainder(x, y)
-
-
 _UNARY = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin,
     "Asinh": torch.asinh, "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil,
-    "Cos": torch.cos, "Cosh": torch.cosh, "Digamma": _digamma, "Erf": torch.erf,
+    "Cos": torch.cos, "Cosh": torch.cosh, "Digamma": _digamma, "Elu": F.elu, "Erf": torch.erf,
     "Erfc": torch.erfc, "Erfinv": torch.erfinv, "Exp": torch.exp, "Expm1": torch.expm1,
     "Floor": torch.floor, "Inv": torch.reciprocal, "Invert": torch.bitwise_not,
-    "IsFinite": torch.isfinite, "IsInf": torch.isinf, "IsNan": torch.isnan,
-    "Lgamma": torch.lgamma, "Log": torch.log, "Log1p": torch.log1p,
-    "LogicalNot": torch.logical_not, "Ndtri": torch.special.ndtri, "Neg": torch.neg,
-    "OnesLike": torch.ones_like, "Reciprocal": torch.reciprocal, "Relu": _relu, "Relu6": _relu6,
-    "Rint": torch.round, "Round": _rounded, "Rsqrt": torch.rsqrt, "Selu": _selu,
-    "Elu": F.elu, "Sigmoid": torch.sigmoid, "Sign": _sign, "Sin": torch.sin, "Sinh": torch.sinh,
-    "Softplus": _softplus, "Softsign": F.softsign, "Sqrt": torch.sqrt, "Square": torch.square,
+    "IsFinite": torch.isfinite, "IsInf": torch.isinf, "IsNan": torch.isnan, "Lgamma": torch.lgamma,
+    "Log": torch.log, "Log1p": torch.log1p, "LogicalNot": torch.logical_not,
+    "Ndtri": torch.special.ndtri, "Neg": torch.neg, "OnesLike": torch.ones_like,
+    "Reciprocal": torch.reciprocal, "Relu": torch.relu, "Relu6": _relu6, "Rint": torch.round,
+    "Round": _rounded, "Rsqrt": torch.rsqrt, "Selu": _selu, "Sigmoid": torch.sigmoid, "Sign": _sign,
+    "Sin": torch.sin, "Sinh": torch.sinh, "Softplus": partial(F.softplus, threshold=40.0),
+    "Softsign": F.softsign, "Sqrt": torch.sqrt, "Square": torch.square,
     "StopGradient": torch.detach, "Tan": torch.tan, "Tanh": torch.tanh,
     "ZerosLike": torch.zeros_like,
 }  # fmt: skip
 _BINARY = {
     "Add": torch.add, "AddV2": torch.add, "Atan2": torch.atan2, "BitwiseAnd": torch.bitwise_and,
     "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor, "DivNoNan": _div_no_nan,
-    "Equal": torch.eq, "FloorMod": _floor_mod, "Greater": torch.gt, "GreaterEqual": torch.ge,
+    "Equal": torch.eq, "FloorMod": torch.remainder, "Greater": torch.gt, "GreaterEqual": torch.ge,
     "Less": torch.lt, "LessEqual": torch.le, "LogicalAnd": torch.logical_and,
     "LogicalOr": torch.logical_or, "Maximum": _maximum, "Minimum": _minimum, "Mul": torch.mul,
     "MulNoNan": _mul_no_nan, "NextAfter": _next_after, "NotEqual": torch.ne,
     "RealDiv": torch.true_divide, "SquaredDifference": lambda x, y: torch.square(x - y),
-    "Sub": torch.sub, "Xdivy": _xdivy, "Xlog1py": _xlog1py, "Xlogy": _xlogy,
-    "ClipByValue": _clip,
+    "Sub": torch.sub, "TruncateMod": torch.fmod, "ClipByValue": _clip,
 }  # fmt: skip
 
 
-def _sum_of_all(call: RawCall, *inputs: torch.Tensor) -> torch.Tensor:
-    total = inputs[0]
-    for each in inputs[1:]:
-        total = total + each
-    return total
-
-
 ROWS = {
-    "AddN": Row(_sum_of_all),
+    "AddN": plain(lambda *inputs: reduce(torch.add, inputs)),
     **{name: plain(function) for name, function in {**_UNARY, **_BINARY}.items()},
-    "Cast": Row(_cast),
+    "Cast": Row(lambda call, x: x.to(call.type_of_output())),
     "Div": Row(_div),
     "FloorDiv": _divide("floor"),
-    "LeakyRelu": Row(_leaky_relu),
+    "LeakyRelu": Row(lambda call, x: torch.where(x > 0, x, x * call.attr("alpha"))),
     "Pow": Row(_pow),
     "Select": Row(_select),
     "SelectV2": Row(_select),
     "TruncateDiv": _divide("trunc"),
-    "TruncateMod": plain(torch.fmod),
+    "Xdivy": _zero_where_x_is(torch.true_divide, 1),
+    "Xlog1py": _zero_where_x_is(lambda x, y: x * torch.log1p(y), 0),
+    "Xlogy": _zero_where_x_is(lambda x, y: x * torch.log(y), 1),
 }

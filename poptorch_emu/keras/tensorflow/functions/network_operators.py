@@ -7,6 +7,7 @@ channels are first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import gt
 from typing import Any
 
@@ -47,6 +48,12 @@ class _Layout:
         found = [int(each) for each in self._call.attr(name)]
         return [found[0], found[-1] if self.is_last else found[1]]
 
+    def windows(self, kernel: torch.Tensor) -> tuple[list[int], list[int], list[int]]:
+        """Returns strides, dilations, and pixels under the kernel, for the axes of pixels."""
+        strides, dilations = self.of_pixels("strides"), self.of_pixels("dilations")
+        pixels = [(n - 1) * by + 1 for n, by in zip(kernel.shape[2:], dilations, strict=True)]
+        return strides, dilations, pixels
+
     def paddings(
         self, sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]
     ) -> list[tuple[int, int]]:
@@ -63,25 +70,15 @@ class _Layout:
 
 def _convolution(call: RawCall, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     layout = _Layout(call)
+    if call.op.type == "DepthwiseConv2dNative":  # Its kernel has an axis for channels of the input.
+        kernel = kernel.reshape([*kernel.shape[:2], 1, -1])
     x, kernel = layout.first(x), kernel.movedim((-1, -2), (0, 1))
-    strides, dilations = layout.of_pixels("strides"), layout.of_pixels("dilations")
-    windows = [(n - 1) * by + 1 for n, by in zip(kernel.shape[2:], dilations, strict=True)]
+    strides, dilations, windows = layout.windows(kernel)
     x = padded(x, layout.paddings(x.shape[2:], windows, strides))
     groups = x.shape[1] // kernel.shape[1]
     function = _CONVOLUTIONS[x.dim() - 2]
     found = function(x, kernel, stride=strides, dilation=dilations, groups=groups)
     return layout.back(found)
-
-
-def _depthwise(call: RawCall, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    layout = _Layout(call)
-    x = layout.first(x)
-    channels, multiplier = kernel.shape[2:]
-    weights = kernel.permute(2, 3, 0, 1).reshape(channels * multiplier, 1, *kernel.shape[:2])
-    strides, dilations = layout.of_pixels("strides"), layout.of_pixels("dilations")
-    windows = [(n - 1) * by + 1 for n, by in zip(kernel.shape[:2], dilations, strict=True)]
-    x = padded(x, layout.paddings(x.shape[2:], windows, strides))
-    return layout.back(F.conv2d(x, weights, None, strides, 0, dilations, channels))
 
 
 def _transposed(
@@ -91,8 +88,7 @@ def _transposed(
     wanted = [int(each) for each in sizes]
     pixels = wanted[1:-1] if layout.is_last else wanted[2:]
     x, weights = layout.first(gradient), kernel.movedim((-1, -2), (0, 1))
-    strides, dilations = layout.of_pixels("strides"), layout.of_pixels("dilations")
-    windows = [(n - 1) * by + 1 for n, by in zip(weights.shape[2:], dilations, strict=True)]
+    strides, dilations, windows = layout.windows(weights)
     pads = layout.paddings(pixels, windows, strides)
     full = _TRANSPOSED[len(pixels)](x, weights, stride=strides, dilation=dilations)
     for axis, (size, (before, _)) in enumerate(zip(pixels, pads, strict=True), 2):
@@ -102,7 +98,7 @@ def _transposed(
     return layout.back(full)
 
 
-def _pool(call: RawCall, x: torch.Tensor, *, is_maximum: bool) -> torch.Tensor:
+def _pool(call: RawCall, x: torch.Tensor) -> torch.Tensor:
     layout = _Layout(call)
     if layout.others("ksize") != [1, 1] or layout.others("strides") != [1, 1]:
         raise call.refuse("over rows or channels", "Transpose the tensor, or use tf.reduce_max")
@@ -111,7 +107,7 @@ def _pool(call: RawCall, x: torch.Tensor, *, is_maximum: bool) -> torch.Tensor:
     if len(windows) == 3 and call.attr("padding") == "SAME" and any(map(gt, strides, windows)):
         raise call.refuse("with strides that are longer than windows", "Use padding='VALID'")
     pairs = layout.paddings(x.shape[2:], windows, strides)
-    if is_maximum:
+    if call.op.type.startswith("Max"):
         x = padded(x, pairs, -torch.inf)
         return layout.back(_MAXIMA[len(windows)](x, windows, strides))
     return layout.back(average(x, windows, strides, pairs))
@@ -203,28 +199,19 @@ def _matmul(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a.to(kind), b.to(kind))
 
 
-def _einsum(call: RawCall, *inputs: torch.Tensor) -> torch.Tensor:
-    return torch.einsum(call.attr("equation"), *inputs)
-
-
 def _cholesky(x: torch.Tensor) -> torch.Tensor:
     """Returns NaN for matrices that are not positive-definite."""
     factor, fault = torch.linalg.cholesky_ex(x)
     return torch.where(fault[..., None, None] == 0, factor, torch.full_like(x, torch.nan).tril())
 
 
-def _solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> Any:
-    return torch.linalg.solve(a.mT if call.attr("adjoint") else a, b)
+def _adjoint(call: RawCall, a: torch.Tensor) -> torch.Tensor:
+    return a.mT if call.attr("adjoint") else a
 
 
 def _triangular_solve(call: RawCall, a: torch.Tensor, b: torch.Tensor) -> Any:
-    is_lower, adjoint = call.attr("lower"), call.attr("adjoint")
-    a = a.mT if adjoint else a
-    return torch.linalg.solve_triangular(a, b, upper=is_lower == adjoint)
-
-
-def _inverse(call: RawCall, a: torch.Tensor) -> Any:
-    return torch.linalg.inv(a.mT if call.attr("adjoint") else a)
+    is_upper = call.attr("lower") == call.attr("adjoint")
+    return torch.linalg.solve_triangular(_adjoint(call, a), b, upper=is_upper)
 
 
 def _patches(call: RawCall, x: torch.Tensor) -> torch.Tensor:
@@ -234,18 +221,6 @@ def _patches(call: RawCall, x: torch.Tensor) -> torch.Tensor:
     found = x.unfold(1, windows[0], strides[0]).unfold(2, windows[1], strides[1])
     found = found.permute(0, 1, 2, 4, 5, 3)
     return found.reshape([*found.shape[:3], -1])
-
-
-def _l2_loss(x: torch.Tensor) -> torch.Tensor:
-    return torch.square(x).sum() / 2
-
-
-def _softmax(x: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(x, -1)
-
-
-def _log_softmax(x: torch.Tensor) -> torch.Tensor:
-    return torch.log_softmax(x, -1)
 
 
 def _adjust_contrast(call: RawCall, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -261,8 +236,8 @@ def _in_top_k(call: RawCall, scores: torch.Tensor, targets: torch.Tensor, k: Any
 
 ROWS = {
     "AdjustContrastv2": Row(_adjust_contrast),
-    "AvgPool": Row(lambda call, x: _pool(call, x, is_maximum=False)),
-    "AvgPool3D": Row(lambda call, x: _pool(call, x, is_maximum=False)),
+    "AvgPool": Row(_pool),
+    "AvgPool3D": Row(_pool),
     "BatchMatMulV2": Row(_matmul),
     "BatchMatMulV3": Row(_matmul),
     "BiasAdd": Row(_bias_add),
@@ -272,23 +247,23 @@ ROWS = {
     "Conv3D": Row(_convolution),
     "Conv3DBackpropInputV2": Row(_transposed, host=(0,)),
     "DepthToSpace": Row(_depth_to_space),
-    "DepthwiseConv2dNative": Row(_depthwise),
-    "Einsum": Row(_einsum),
+    "DepthwiseConv2dNative": Row(_convolution),
+    "Einsum": Row(lambda call, *inputs: torch.einsum(call.attr("equation"), *inputs)),
     "ExtractImagePatches": Row(_patches),
     "FusedBatchNormV3": Row(_batch_norm),
     "InTopKV2": Row(_in_top_k, host=(2,)),
-    "L2Loss": plain(_l2_loss),
-    "LogSoftmax": plain(_log_softmax),
+    "L2Loss": plain(lambda x: torch.square(x).sum() / 2),
+    "LogSoftmax": plain(partial(torch.log_softmax, dim=-1)),
     "MatMul": Row(_matmul),
     "MatrixDeterminant": plain(torch.linalg.det),
-    "MatrixInverse": Row(_inverse),
-    "MatrixSolve": Row(_solve),
+    "MatrixInverse": Row(lambda call, a: torch.linalg.inv(_adjoint(call, a))),
+    "MatrixSolve": Row(lambda call, a, b: torch.linalg.solve(_adjoint(call, a), b)),
     "MatrixTriangularSolve": Row(_triangular_solve),
-    "MaxPool": Row(lambda call, x: _pool(call, x, is_maximum=True)),
-    "MaxPool3D": Row(lambda call, x: _pool(call, x, is_maximum=True)),
+    "MaxPool": Row(_pool),
+    "MaxPool3D": Row(_pool),
     "ResizeBilinear": _resize("bilinear"),
     "ResizeNearestNeighbor": _resize("nearest-exact"),
-    "Softmax": plain(_softmax),
+    "Softmax": plain(partial(torch.softmax, dim=-1)),
     "SoftmaxCrossEntropyWithLogits": Row(_cross_entropy),
     "SpaceToDepth": Row(_space_to_depth),
     "SparseSoftmaxCrossEntropyWithLogits": Row(_sparse_cross_entropy),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from poptorch_emu.errors import compiler_error
@@ -54,6 +55,11 @@ class Row:
 def plain(function: Callable[..., Any]) -> Row:
     """Returns a row that passes the inputs to a function of PyTorch."""
     return Row(lambda call, *inputs: function(*inputs))
+
+
+def integers(values: Any) -> list[int]:
+    """Returns the numbers of an input on the host, for example a shape or axes."""
+    return [int(each) for each in np.reshape(values, -1)]
 
 
 def torch_type(dtype: Any) -> torch.dtype:

@@ -54,14 +54,15 @@ def _mean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
     return torch.div(total, count, rounding_mode="trunc").to(x.dtype)
 
 
-def _product(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
-    for axis in reversed(axes):
-        x = torch.prod(x, axis, keeps, dtype=x.dtype)
-    return x
+def _axis_by_axis(reduce: Callable[..., torch.Tensor]) -> Row:
+    """Returns the row of a reduction that PyTorch computes over one axis only."""
 
+    def reduced(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
+        for axis in reversed(axes):
+            x = reduce(x, axis, keeps)
+        return x
 
-def _euclidean(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
-    return torch.sqrt(torch.sum(torch.square(x), axes, keeps))
+    return _reduction(reduced)
 
 
 def _extreme_index(find: Callable[..., torch.Tensor]) -> Row:
@@ -127,18 +128,6 @@ def _segments(reduce: str, of_nothing: Callable[[torch.dtype], Any]) -> Row:
     return Row(call_with, host=(2,))
 
 
-def _all(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
-    for axis in reversed(axes):
-        x = torch.all(x, axis, keeps)
-    return x
-
-
-def _any(x: torch.Tensor, axes: list[int], keeps: bool) -> torch.Tensor:
-    for axis in reversed(axes):
-        x = torch.any(x, axis, keeps)
-    return x
-
-
 def _finite(limit: str) -> Callable[[torch.dtype], Any]:
     """Returns a function for the largest or smallest finite number, an empty segment's value."""
 
@@ -149,17 +138,17 @@ def _finite(limit: str) -> Callable[[torch.dtype], Any]:
 
 
 ROWS = {
-    "All": _reduction(_all),
-    "Any": _reduction(_any),
+    "All": _axis_by_axis(torch.all),
+    "Any": _axis_by_axis(torch.any),
     "ArgMax": _extreme_index(torch.argmax),
     "ArgMin": _extreme_index(torch.argmin),
     "Cumprod": _cumulative(_products_so_far, 1),
     "Cumsum": _cumulative(lambda x, axis: torch.cumsum(x, axis, dtype=x.dtype), 0),
-    "EuclideanNorm": _reduction(_euclidean),
+    "EuclideanNorm": _reduction(lambda x, *where: torch.sqrt(torch.square(x).sum(*where))),
     "Max": _reduction(torch.amax, _lowest),
     "Mean": _reduction(_mean),
     "Min": _reduction(torch.amin, _highest),
-    "Prod": _reduction(_product),
+    "Prod": _axis_by_axis(lambda x, axis, keeps: torch.prod(x, axis, keeps, dtype=x.dtype)),
     "Sum": _reduction(lambda x, axes, keeps: torch.sum(x, axes, keeps, dtype=x.dtype)),
     "TopKV2": Row(_top_k, host=(1,)),
     "UnsortedSegmentMax": _segments("amax", _finite("min")),

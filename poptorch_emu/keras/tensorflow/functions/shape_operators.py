@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row, plain
+from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row, integers, plain
 
 
-def _ints(values: Any) -> list[int]:
-    return [int(each) for each in np.reshape(values, -1)]
-
-
-def _of_shape(x: Any) -> Row:
+def of_shape(x: Any) -> Row:
     """Returns a row whose outputs follow from shapes, so that they stay on the host."""
 
     def call_with(call: RawCall, *inputs: Any) -> Any:
@@ -31,10 +27,6 @@ def _squeeze(call: RawCall, x: torch.Tensor) -> torch.Tensor:
     return x.squeeze([int(axis) for axis in axes]) if axes else x.squeeze()
 
 
-def _concat(call: RawCall, *inputs: Any) -> torch.Tensor:
-    return torch.cat(inputs[:-1], int(inputs[-1]))
-
-
 def _split(call: RawCall, axis: Any, x: torch.Tensor) -> list[torch.Tensor]:
     axis, count = int(axis), call.attr("num_split")
     return (
@@ -43,14 +35,14 @@ def _split(call: RawCall, axis: Any, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _split_by_sizes(call: RawCall, x: torch.Tensor, sizes: Any, axis: Any) -> list[torch.Tensor]:
-    axis, wanted = int(axis), _ints(sizes)
+    axis, wanted = int(axis), integers(sizes)
     if -1 in wanted:
         wanted[wanted.index(-1)] = x.shape[axis] - sum(wanted) - 1
     return list(torch.split(x, wanted, axis))
 
 
 def _slice(call: RawCall, x: torch.Tensor, begin: Any, size: Any) -> torch.Tensor:
-    for axis, (first, length) in enumerate(zip(_ints(begin), _ints(size), strict=True)):
+    for axis, (first, length) in enumerate(zip(integers(begin), integers(size), strict=True)):
         x = x.narrow(axis, first, x.shape[axis] - first if length == -1 else length)
     return x
 
@@ -60,7 +52,7 @@ def _strided_slice(call: RawCall, x: Any, begin: Any, end: Any, strides: Any) ->
     masks = {name: call.attr(f"{name}_mask") for name in _MASKS}
     entries: list[Any] = []
     for number, (first, last, step) in enumerate(
-        zip(_ints(begin), _ints(end), _ints(strides), strict=True)
+        zip(integers(begin), integers(end), integers(strides), strict=True)
     ):
         bit = 1 << number
         if masks["ellipsis"] & bit:
@@ -113,7 +105,8 @@ def _mirror_pad(call: RawCall, x: torch.Tensor, paddings: Any) -> torch.Tensor:
     return x
 
 
-def _gather(call: RawCall, params: torch.Tensor, indices: torch.Tensor, axis: Any) -> torch.Tensor:
+def gather(call: RawCall, params: torch.Tensor, indices: torch.Tensor, axis: Any) -> torch.Tensor:
+    """Returns slices of `params` along an axis; the first `batch_dims` axes belong together."""
     batch = call.attr("batch_dims")
     batch = batch + indices.dim() if batch < 0 else batch
     number = int(axis) % params.dim()
@@ -162,11 +155,17 @@ def _scattered(
 
 
 def _scatter_nd(call: RawCall, indices: Any, updates: Any, shape: Any) -> torch.Tensor:
-    return _scattered(updates.new_zeros(_ints(shape)), indices, updates, "sum")
+    return _scattered(updates.new_zeros(integers(shape)), indices, updates, "sum")
 
 
-def _tensor_scatter(reduce: str) -> Row:
+def _scatter(reduce: str) -> Row:
     return Row(lambda call, x, indices, updates: _scattered(x, indices, updates, reduce))
+
+
+def _found_places(call: RawCall, numbers: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    is_right = call.op.type == "UpperBound"
+    found = torch.searchsorted(numbers.contiguous(), values.contiguous(), right=is_right)
+    return found.to(call.type_of_output())
 
 
 def _one_hot(call: RawCall, indices: Any, depth: Any, on: Any, off: Any) -> torch.Tensor:
@@ -178,7 +177,7 @@ def _one_hot(call: RawCall, indices: Any, depth: Any, on: Any, off: Any) -> torc
 
 
 def _roll(call: RawCall, x: torch.Tensor, shift: Any, axis: Any) -> torch.Tensor:
-    for by, along in zip(_ints(shift), _ints(axis), strict=True):
+    for by, along in zip(integers(shift), integers(axis), strict=True):
         x = torch.roll(x, by, along)
     return x
 
@@ -191,19 +190,6 @@ def _reverse_sequence(call: RawCall, x: torch.Tensor, lengths: torch.Tensor) -> 
     rows = torch.where(places < lengths, lengths - 1 - places, places)
     index = rows.reshape([*rows.shape, *[1] * (moved.dim() - 2)]).expand(moved.shape)
     return torch.gather(moved, 1, index).movedim((0, 1), (batch, along))
-
-
-def _unpack(call: RawCall, x: torch.Tensor) -> list[torch.Tensor]:
-    return list(torch.unbind(x, call.attr("axis")))
-
-
-def _range(call: RawCall, *limits: Any) -> Any:
-    """Fails, because TensorFlow computes ranges itself and unknown limits are rejected before."""
-    raise AssertionError("TensorFlow computes ranges of the host.")
-
-
-def _fill(call: RawCall, sizes: Any, value: torch.Tensor) -> torch.Tensor:
-    return value.expand(_ints(sizes))
 
 
 def _band_part(call: RawCall, x: torch.Tensor, lower: Any, upper: Any) -> torch.Tensor:
@@ -232,7 +218,7 @@ def _of_diagonal(
 
 
 def _space_to_batch(call: RawCall, x: torch.Tensor, block: Any, paddings: Any) -> torch.Tensor:
-    sizes, pads = _ints(block), np.asarray(paddings).tolist()
+    sizes, pads = integers(block), np.asarray(paddings).tolist()
     count, rest = len(sizes), x.dim() - 1 - len(sizes)
     x = _pad(call, x, [[0, 0], *pads, *[[0, 0]] * rest])
     shape = [x.shape[0]]
@@ -246,7 +232,7 @@ def _space_to_batch(call: RawCall, x: torch.Tensor, block: Any, paddings: Any) -
 
 
 def _batch_to_space(call: RawCall, x: torch.Tensor, block: Any, crops: Any) -> torch.Tensor:
-    sizes, cuts = _ints(block), np.asarray(crops).tolist()
+    sizes, cuts = integers(block), np.asarray(crops).tolist()
     count = len(sizes)
     batch = x.shape[0] // math.prod(sizes)
     x = x.reshape([*sizes, batch, *x.shape[1:]])
@@ -261,27 +247,19 @@ def _batch_to_space(call: RawCall, x: torch.Tensor, block: Any, crops: Any) -> t
     return x
 
 
-def _searchsorted(right: bool) -> Row:
-    def call_with(call: RawCall, sorted_inputs: Any, values: Any) -> torch.Tensor:
-        found = torch.searchsorted(sorted_inputs.contiguous(), values.contiguous(), right=right)
-        return found.to(call.type_of_output())
-
-    return Row(call_with)
-
-
 ROWS = {
     "BatchToSpaceND": Row(_batch_to_space, host=(1, 2)),
-    "BroadcastTo": Row(lambda call, x, shape: x.expand(_ints(shape)), host=(1,)),
-    "ConcatV2": Row(_concat, host=(-1,)),
+    "BroadcastTo": Row(lambda call, x, shape: x.expand(integers(shape)), host=(1,)),
+    "ConcatV2": Row(lambda call, *inputs: torch.cat(inputs[:-1], int(inputs[-1])), host=(-1,)),
     "Diag": Row(lambda call, x: torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape])),
     "EnsureShape": plain(lambda x: x),
     "ExpandDims": Row(lambda call, x, axis: x.unsqueeze(int(axis)), host=(1,)),
-    "Fill": Row(_fill, host=(0,)),
+    "Fill": Row(lambda call, sizes, value: value.expand(integers(sizes)), host=(0,)),
     "GatherNd": Row(_gather_nd),
-    "GatherV2": Row(_gather, host=(2,)),
+    "GatherV2": Row(gather, host=(2,)),
     "Identity": plain(lambda x: x),
     "IdentityN": Row(lambda call, *inputs: list(inputs)),
-    "LowerBound": _searchsorted(False),
+    "LowerBound": Row(_found_places),
     "MatrixBandPart": Row(_band_part, host=(1, 2)),
     "MatrixDiagPartV3": Row(_diagonal, host=(1, 2)),
     "MatrixDiagV3": Row(_of_diagonal, host=(1, 2, 3, 4)),
@@ -291,16 +269,16 @@ ROWS = {
     "Pad": Row(_pad, host=(1,)),
     "PadV2": Row(_pad, host=(1, 2)),
     "PreventGradient": plain(torch.detach),
-    "Range": Row(_range, host=(0, 1, 2)),
-    "Rank": _of_shape(len),
-    "Reshape": Row(lambda call, x, shape: x.reshape(_ints(shape)), host=(1,)),
+    "Range": Row(torch.arange, host=(0, 1, 2)),  # TensorFlow itself computes it, on the host.
+    "Rank": of_shape(len),
+    "Reshape": Row(lambda call, x, shape: x.reshape(integers(shape)), host=(1,)),
     "ReverseSequence": Row(_reverse_sequence),
-    "ReverseV2": Row(lambda call, x, axes: x.flip(_ints(axes)), host=(1,)),
+    "ReverseV2": Row(lambda call, x, axes: x.flip(integers(axes)), host=(1,)),
     "Roll": Row(_roll, host=(1, 2)),
     "ScatterNd": Row(_scatter_nd, host=(2,)),
-    "Shape": _of_shape(tuple),
-    "ShapeN": _of_shape(tuple),
-    "Size": _of_shape(math.prod),
+    "Shape": of_shape(tuple),
+    "ShapeN": of_shape(tuple),
+    "Size": of_shape(math.prod),
     "Slice": Row(_slice, host=(1, 2)),
     "Snapshot": plain(lambda x: x),
     "SpaceToBatchND": Row(_space_to_batch, host=(1, 2)),
@@ -308,13 +286,13 @@ ROWS = {
     "SplitV": Row(_split_by_sizes, host=(1, 2)),
     "Squeeze": Row(_squeeze),
     "StridedSlice": Row(_strided_slice, host=(1, 2, 3)),
-    "TensorScatterAdd": _tensor_scatter("sum"),
-    "TensorScatterMax": _tensor_scatter("amax"),
-    "TensorScatterMin": _tensor_scatter("amin"),
+    "TensorScatterAdd": _scatter("sum"),
+    "TensorScatterMax": _scatter("amax"),
+    "TensorScatterMin": _scatter("amin"),
     "TensorScatterSub": Row(lambda call, x, i, updates: _scattered(x, i, -updates, "sum")),
-    "TensorScatterUpdate": _tensor_scatter("replace"),
-    "Tile": Row(lambda call, x, multiples: x.tile(_ints(multiples)), host=(1,)),
-    "Transpose": Row(lambda call, x, perm: x.permute(_ints(perm)), host=(1,)),
-    "Unpack": Row(_unpack),
-    "UpperBound": _searchsorted(True),
+    "TensorScatterUpdate": _scatter("replace"),
+    "Tile": Row(lambda call, x, multiples: x.tile(integers(multiples)), host=(1,)),
+    "Transpose": Row(lambda call, x, perm: x.permute(integers(perm)), host=(1,)),
+    "Unpack": Row(lambda call, x: list(torch.unbind(x, call.attr("axis")))),
+    "UpperBound": Row(_found_places),
 }
