@@ -7,4 +7,4 @@ package does not import Keras, which is optional: `pip install 'poptorch_emu[ker
 
 from poptorch_emu.keras import keras_version as keras_version  # First, to report a missing Keras.
 
-keras_version.check_installed()
+keras_version.check()

@@ -18,13 +18,8 @@ except (ImportError, ValueError) as error:  # ValueError: Keras does not know it
 MINIMUM = (3, 15)
 
 
-def check_installed() -> None:
-    """Checks the imported Keras; see `check`."""
-    check(keras.__version__, keras.backend.backend())
-
-
-def check(version: str, backend: str) -> None:
-    """Checks a version and a backend of Keras.
+def check(version: str = keras.__version__, backend: str = keras.backend.backend()) -> None:
+    """Checks a version and a backend of Keras; by default those of the imported Keras.
 
     Raises:
         ImportError: Keras is too old, or runs on another backend.

@@ -91,7 +91,7 @@ def import_keras() -> None:
     """Runs a program, because Keras reads its backend only once."""
     if importlib.util.find_spec("keras") is None:
         pytest.skip("There is no Keras here.")
-    code = "import poptorch_emu.keras.keras_version as it; it.check_installed()"
+    code = "import poptorch_emu.keras.keras_version as it; it.check()"
     done = run_forked(["-c", code], loaded=PYTORCH)
     assert done.returncode
     raise ImportError(done.stderr.splitlines()[-1])
@@ -104,7 +104,7 @@ def load_digits() -> None:
     def download(*args: object, **kwargs: object) -> None:
         raise OSError("there is no network")
 
-    old_programs._finding_file("mnist", download)("mnist.npz")
+    old_programs._get_file("mnist", download, "mnist.npz")
 
 
 NUMBERS = ("x", "", "1.5")

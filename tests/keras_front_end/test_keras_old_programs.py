@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_datasets_when_there_is_no_file_then_it_is_said_where_it_must_be(
         raise OSError("no network")
 
     monkeypatch.setenv(old_programs.DATASETS_VARIABLE, str(tmp_path))
-    find = old_programs._finding_file("mnist", download)
+    find = partial(old_programs._get_file, "mnist", download)
     with pytest.raises(FileNotFoundError, match="no network.*mnist.npz.*--datasets FOLDER"):
         find("mnist.npz", origin="")
 

@@ -23,6 +23,7 @@ from poptorch_emu.keras.capture.captured_update import CapturedUpdate
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device
 from poptorch_emu.keras.capture.integers import with_upper_words, without_upper_words
 from poptorch_emu.keras.capture.variable_scopes import ReadingScope, StoringScope
+from poptorch_emu.keras.replacement import replaced_functions
 from poptorch_emu.keras.stages.stage_plan import StagePlan
 from poptorch_emu.keras.stages.staged_run import call_by_stages
 from poptorch_emu.ops import identity_loss
@@ -34,6 +35,16 @@ class Use(Enum):
     TRAIN = "fit"
     TEST = "evaluate"
     PREDICT = "predict"
+
+    @property
+    def function(self) -> str:
+        """Name of the model's attribute that holds the function for batches."""
+        return f"{self.name.lower()}_function"
+
+    @property
+    def step(self) -> str:
+        """Name of the model's method that a subclass may override for one batch."""
+        return f"{self.name.lower()}_step"
 
 
 class CapturedModel(torch.nn.Module):
@@ -186,16 +197,12 @@ def _variables_of_losses(model: Any) -> Sequence[Any]:
 @contextmanager
 def device_random_numbers() -> Iterator[None]:
     """Makes Keras draw random numbers without a generator, so that the device draws them."""
-    names = {"torch_seed_generator": lambda seed: None, "draw_seed": _refuse_seed}
-    before = {name: vars(keras_random)[name] for name in names}
-    vars(keras_random).update(names)
-    try:
+    names = {"torch_seed_generator": lambda _, seed: None, "draw_seed": _refuse_seed}
+    with replaced_functions(keras_random, **names):
         yield
-    finally:
-        vars(keras_random).update(before)
 
 
-def _refuse_seed(seed: Any) -> Any:
+def _refuse_seed(draw: Any, seed: Any) -> Any:
     raise compiler_error(
         "The device has no random numbers with the distributions gamma, beta and binomial of "
         "keras.random. Draw them on the host and pass them as an input."

@@ -51,7 +51,8 @@ def to_torch(value: Any) -> torch.Tensor:
     with outside_of_graphs():
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"Unsupported data type for input: {_name_of_type(value)}")
+        name = getattr(value.dtype, "name", value.dtype)
+        raise TypeError(f"Unsupported data type for input: {name}")
     return torch.from_numpy(np.array(array))  # A copy, which can be written to.
 
 
@@ -71,8 +72,3 @@ def as_result(value: Any) -> Any:
         return value
     with outside_of_graphs():
         return tf.constant(value)
-
-
-def _name_of_type(value: Any) -> str:
-    dtype = value.dtype
-    return str(getattr(dtype, "name", dtype))

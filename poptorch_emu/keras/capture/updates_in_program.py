@@ -20,7 +20,6 @@ from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Update
 from poptorch_emu.keras.capture.observed_variables import observed
 from poptorch_emu.keras.capture.variable_scopes import ReadingScope
-from poptorch_emu.keras.keras_2.old_optimizers import is_unscaled_by_program
 from poptorch_emu.keras.optimizers.optimizer_formulas import convert
 from poptorch_emu.keras.optimizers.wrapped_optimizers import settings_of
 from poptorch_emu.trace.pytorch.patches import patched
@@ -42,7 +41,8 @@ def apply(update: Update, replicas: int) -> None:
         Error: the optimiser accumulates gradients over iterations.
     """
     optimizer = update.optimizer
-    asked = settings_of(optimizer).accumulation
+    settings = settings_of(optimizer)
+    asked = settings.accumulation
     if asked and asked > 1:
         raise compiler_error(
             f"Optimizer {optimizer.name!r} accumulates {asked} gradients, which takes a function "
@@ -50,8 +50,8 @@ def apply(update: Update, replicas: int) -> None:
             "weights after their update, use a plain optimizer of Keras."
         )
     scale = optimizer.loss_scale_factor
-    factor = scale if scale is not None and is_unscaled_by_program(optimizer) else 1
-    if settings_of(optimizer).is_mean_over_replicas:
+    factor = scale if scale is not None and settings.is_unscaled_by_program else 1
+    if settings.is_mean_over_replicas:
         factor = factor / replicas
     gradients = [summed(each.detach(), replicas) * factor for each in update.gradients]
     run_formula(optimizer, gradients, update.variables)

@@ -38,18 +38,7 @@ ipu_strategy.join_tensorflow()
 
 # Submodules that are loaded at their first use, because few programs need them.
 _LATE = {
-    **{
-        name: f".{name}"
-        for name in (
-            "distributed",
-            "ipu_infeed_queue",
-            "ipu_outfeed_queue",
-            "keras",
-            "loops",
-            "optimizers",
-            "utils",
-        )
-    },
+    **{name: f".{name}" for name in (*__all__, "distributed")},
     "horovod": ".distributed",
     **{name: f".ops.{name}" for name in operations},
 }

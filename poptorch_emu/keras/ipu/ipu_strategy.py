@@ -6,7 +6,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from poptorch_emu.keras.capture.symbolic_values import current_graph
 from poptorch_emu.keras.ipu import tensorflow_1
 from poptorch_emu.keras.ipu.config import system_settings
 from poptorch_emu.keras.keras_2 import old_files
+from poptorch_emu.keras.replacement import replaced_functions
 from poptorch_emu.keras.tensorflow.loops.function_runner import FunctionRunner
 from poptorch_emu.keras.tensorflow.loops.infeed import Infeed
 from poptorch_emu.keras.training.model_methods import IpuModelMethods
@@ -88,36 +89,17 @@ class IPUStrategy:
     @contextmanager
     def scope(self) -> Iterator[IPUStrategy]:
         """Returns a context: models that are built or loaded inside run on IPUs (exact)."""
-        build = keras.Model.__init__
-
-        @functools.wraps(build)
-        def build_for_ipus(self: Any, *args: Any, **kwargs: Any) -> None:
-            build(self, *args, **kwargs)
-            IpuModelMethods(self, system_settings).put_on()
-
-        keras.Model.__init__ = build_for_ipus
-        try:
-            with _infeeds() if self._has_infeeds else nullcontext(), self._as_current():
-                yield self
-        finally:
-            keras.Model.__init__ = build
-
-    @contextmanager
-    def _as_current(self) -> Iterator[None]:
-        """Makes this strategy TensorFlow's current strategy."""
         tf = tensorflow()
-        if tf is None:
-            yield
-            return
-        names = {"get_strategy": lambda: self, "has_strategy": lambda: True}
-        before = {name: getattr(tf.distribute, name) for name in names}
-        try:
-            for name, function in names.items():
-                setattr(tf.distribute, name, function)
-            yield
-        finally:
-            for name, function in before.items():
-                setattr(tf.distribute, name, function)
+        with ExitStack() as stack:
+            stack.enter_context(replaced_functions(keras.Model, __init__=_build_for_ipus))
+            if tf is not None:
+                names = {"get_strategy": lambda _: self, "has_strategy": lambda _: True}
+                stack.enter_context(replaced_functions(tf.distribute, **names))
+                if self._has_infeeds:
+                    stack.enter_context(
+                        replaced_functions(tf.data.Dataset, __iter__=_iterate_on_device)
+                    )
+            yield self
 
     def run(
         self,
@@ -189,26 +171,17 @@ _ROOM = str(Path(__file__).parent.parent)
 IPUStrategyV1 = IPUStrategy
 
 
-@contextmanager
-def _infeeds() -> Iterator[None]:
-    """Makes the program's iterators over TensorFlow data sets iterators of the device."""
-    tf = tensorflow()
-    if tf is None:
-        yield
-        return
-    iterate = tf.data.Dataset.__iter__
-    libraries = tuple(str(Path(each.__file__).parent) for each in (tf, keras))
+def _build_for_ipus(build: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
+    build(model, *args, **kwargs)
+    IpuModelMethods(model, system_settings).put_on()
 
-    def iterate_on_device(dataset: Any) -> Any:
-        if current() is not None or is_suspended() or _asking_file().startswith(libraries):
-            return iterate(dataset)
-        return Infeed(dataset)
 
-    tf.data.Dataset.__iter__ = iterate_on_device
-    try:
-        yield
-    finally:
-        tf.data.Dataset.__iter__ = iterate
+def _iterate_on_device(iterate: Callable[[Any], Any], dataset: Any) -> Any:
+    """Returns an iterator of the device for one of the program, as opposed to its libraries."""
+    libraries = tuple(str(Path(each.__file__).parent) for each in (tensorflow(), keras))
+    if current() is not None or is_suspended() or _asking_file().startswith(libraries):
+        return iterate(dataset)
+    return Infeed(dataset)
 
 
 def _asking_file() -> str:

@@ -6,11 +6,11 @@ added, and a line in the log says so.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import keras
 from keras.src.saving import saving_api
 
 from poptorch_emu.errors import Error, compiler_error
+from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.keras.settings.saved_stages import RESTORE, SAVE
 from poptorch_emu.log import logger
 
@@ -30,16 +31,13 @@ _OF_CHECKPOINTS = {**_KNOWN, _MODEL: (_MODEL, ".h5")}
 
 def install() -> None:
     """Makes Keras accept names without its suffixes."""
-    model: Any = keras.Model
-    model.save_weights = _with_suffix(model.save_weights, _WEIGHTS)
-    model.load_weights = _finding(model.load_weights, _WEIGHTS)
-    save, load = saving_api.save_model, saving_api.load_model
+    save, load = partial(_save, suffix=_WEIGHTS), partial(_load, suffix=_WEIGHTS)
+    replace_functions(keras.Model, save_weights=save, load_weights=load)
+    save, load = partial(_save, suffix=_MODEL), partial(_load, suffix=_MODEL)
     tf_keras: Any = importlib.import_module("keras._tf_keras.keras")
     for owner in (saving_api, keras.models, keras.saving, tf_keras.models):
-        owner.save_model = _with_suffix(save, _MODEL)
-        owner.load_model = _finding(load, _MODEL)
-    checkpoint: Any = keras.callbacks.ModelCheckpoint
-    checkpoint.__init__ = _with_suffix_of_kind(checkpoint.__init__)
+        replace_functions(owner, save_model=save, load_model=load)
+    replace_functions(keras.callbacks.ModelCheckpoint, __init__=_build_checkpoint)
 
 
 def saved_model_refused(name: str) -> Error:
@@ -51,18 +49,16 @@ def saved_model_refused(name: str) -> Error:
     )
 
 
-@functools.cache
+@cache
 def refuse_saved_models(tf: Any) -> None:
     """Makes `tf.saved_model.save` refuse models of Keras."""
-    save = tf.saved_model.save
+    replace_functions(tf.saved_model, save=_save_others)
 
-    @functools.wraps(save)
-    def save_others(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(obj, keras.Model):
-            raise saved_model_refused("tf.saved_model.save")
-        return save(obj, *args, **kwargs)
 
-    tf.saved_model.save = save_others
+def _save_others(save: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(obj, keras.Model):
+        raise saved_model_refused("tf.saved_model.save")
+    return save(obj, *args, **kwargs)
 
 
 def _renamed(path: Any, suffix: str, known: Mapping[str, tuple[str, ...]]) -> Any:
@@ -82,41 +78,33 @@ def _told(path: Any, renamed: Any) -> Any:
     return renamed
 
 
-def _with_suffix(save: Callable[..., Any], suffix: str) -> Callable[..., Any]:
-    @functools.wraps(save)
-    def save_with_suffix(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.pop("save_format", "keras") == "tf":
-            raise ValueError(
-                f"save_format='tf' writes a SavedModel, which Keras 3 does not. Save as "
-                f"'{filepath}{suffix}'."
-            )
-        renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
-        if isinstance(renamed, (str, os.PathLike)):  # A missing folder must not lose a training.
-            Path(renamed).parent.mkdir(parents=True, exist_ok=True)
-        result = save(model, renamed, *args, **kwargs)
-        if suffix == _MODEL and SAVE in vars(model) and Path(renamed).is_file():
-            vars(model)[SAVE](Path(renamed))
-        return result
-
-    return save_with_suffix
+def _save(
+    save: Callable[..., Any], model: Any, filepath: Any, *args: Any, suffix: str, **kwargs: Any
+) -> Any:
+    if kwargs.pop("save_format", "keras") == "tf":
+        raise ValueError(
+            f"save_format='tf' writes a SavedModel, which Keras 3 does not. Save as "
+            f"'{filepath}{suffix}'."
+        )
+    renamed = _told(filepath, _renamed(filepath, suffix, _KNOWN))
+    if isinstance(renamed, (str, os.PathLike)):  # A missing folder must not lose a training.
+        Path(renamed).parent.mkdir(parents=True, exist_ok=True)
+    result = save(model, renamed, *args, **kwargs)
+    if suffix == _MODEL and SAVE in vars(model) and Path(renamed).is_file():
+        vars(model)[SAVE](Path(renamed))
+    return result
 
 
-def _finding(load: Callable[..., Any], suffix: str) -> Callable[..., Any]:
-    """Returns a `load` that finds a file under its given name, or with its new suffix."""
-    signature = inspect.signature(load)
-
-    @functools.wraps(load)
-    def load_found(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        named = given.arguments["filepath"]
-        path = _newest(named, _renamed(named, suffix, _OF_CHECKPOINTS))
-        given.arguments["filepath"] = path
-        result = load(*given.args, **given.kwargs)
-        if suffix == _MODEL and RESTORE in vars(result) and Path(path).is_file():
-            vars(result)[RESTORE](Path(path))
-        return result
-
-    return load_found
+def _load(load: Callable[..., Any], *args: Any, suffix: str, **kwargs: Any) -> Any:
+    """Loads a file that has its given name, or its new suffix."""
+    given = inspect.signature(load).bind(*args, **kwargs)
+    named = given.arguments["filepath"]
+    path = _newest(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+    given.arguments["filepath"] = path
+    result = load(*given.args, **given.kwargs)
+    if suffix == _MODEL and RESTORE in vars(result) and Path(path).is_file():
+        vars(result)[RESTORE](Path(path))
+    return result
 
 
 def _newest(named: Any, written: Any) -> Any:
@@ -127,20 +115,14 @@ def _newest(named: Any, written: Any) -> Any:
     return max(there, key=lambda path: Path(path).stat().st_mtime_ns, default=named)
 
 
-def _with_suffix_of_kind(build: Callable[..., None]) -> Callable[..., None]:
-    """Returns the constructor of checkpoints, which save either weights or models."""
-    signature = inspect.signature(build)
-
-    @functools.wraps(build)
-    def build_with_suffix(*args: Any, **kwargs: Any) -> None:
-        if kwargs.pop("period", 1) != 1:
-            raise ValueError(
-                "ModelCheckpoint(period=...) is not taken by Keras 3. Set save_freq, in batches."
-            )
-        given = signature.bind(*args, **kwargs)
-        suffix = _WEIGHTS if given.arguments.get("save_weights_only") else _MODEL
-        named = given.arguments["filepath"]
-        given.arguments["filepath"] = _told(named, _renamed(named, suffix, _OF_CHECKPOINTS))
-        build(*given.args, **given.kwargs)
-
-    return build_with_suffix
+def _build_checkpoint(build: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Builds a checkpoint, which saves either weights or models."""
+    if kwargs.pop("period", 1) != 1:
+        raise ValueError(
+            "ModelCheckpoint(period=...) is not taken by Keras 3. Set save_freq, in batches."
+        )
+    given = inspect.signature(build).bind(*args, **kwargs)
+    suffix = _WEIGHTS if given.arguments.get("save_weights_only") else _MODEL
+    named = given.arguments["filepath"]
+    given.arguments["filepath"] = _told(named, _renamed(named, suffix, _OF_CHECKPOINTS))
+    build(*given.args, **given.kwargs)

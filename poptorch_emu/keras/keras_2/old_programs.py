@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from keras.src.losses import losses as keras_losses
 
 from poptorch_emu.keras.keras_2 import old_files, old_optimizers, same_pooling, tensorflow_results
 from poptorch_emu.keras.optimizers import wrapped_optimizers
+from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.options.base import note_accepted
 
 # Environment variable with the folder of the user's own files for Keras's data sets.
@@ -27,6 +28,13 @@ _DATASETS = (
     "mnist", "reuters",
 )  # fmt: skip
 _OF_LOADERS = ("max_queue_size", "workers", "use_multiprocessing")
+# Names of `keras.mixed_precision.experimental`.
+_POLICIES = SimpleNamespace(
+    LossScaleOptimizer=old_optimizers.with_loss_scale,
+    Policy=keras.mixed_precision.Policy,
+    global_policy=keras.mixed_precision.global_policy,
+    set_policy=keras.mixed_precision.set_global_policy,
+)
 
 
 def _labels_of_hinge(y_true: Any) -> Any:
@@ -35,7 +43,7 @@ def _labels_of_hinge(y_true: Any) -> Any:
     return keras.ops.where(is_binary, 2.0 * y_true - 1.0, y_true)
 
 
-@functools.cache
+@cache
 def install() -> None:
     """Makes Keras accept these names and arguments, once in a process."""
     old_optimizers.install()
@@ -44,11 +52,11 @@ def install() -> None:
     same_pooling.install()
     tensorflow_results.install()
     keras_losses.convert_binary_labels_to_hinge = _labels_of_hinge
-    keras_backend.standardize_shape = _with_numbers(keras_backend.standardize_shape)
+    replace_functions(keras_backend, standardize_shape=_standardize_shape)
     tf_keras = importlib.import_module("keras._tf_keras.keras")
     for root in (keras, tf_keras):
-        root.layers.experimental = _experimental_layers()
-        root.mixed_precision.experimental = _experimental_policies()
+        root.layers.experimental = SimpleNamespace(preprocessing=keras.layers)
+        root.mixed_precision.experimental = _POLICIES
         root.losses.Reduction = _Reduction
         root.optimizers.experimental = root.optimizers  # Keras of 2022 had today's classes there.
     for room in ("losses", "metrics"):  # TensorFlow's Keras has short names of functions.
@@ -57,8 +65,8 @@ def install() -> None:
             if not hasattr(own, name):
                 setattr(own, name, value)
     for dataset in _DATASETS:
-        module: Any = importlib.import_module(f"keras.src.datasets.{dataset}")
-        module.get_file = _finding_file(dataset, module.get_file)
+        module = importlib.import_module(f"keras.src.datasets.{dataset}")
+        replace_functions(module, get_file=partial(_get_file, dataset))
 
 
 def compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
@@ -85,50 +93,30 @@ class _Reduction:
     SUM = "sum"
 
 
-def _with_numbers(standardize: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a `standardize` that accepts a number for the shape (number,)."""
-    return lambda shape: standardize((shape,) if isinstance(shape, int) else shape)
+def _standardize_shape(standardize: Callable[[Any], Any], shape: Any) -> Any:
+    """Returns a shape in Keras's form; a number stands for the shape (number,)."""
+    return standardize((shape,) if isinstance(shape, int) else shape)
 
 
-def _experimental_layers() -> ModuleType:
-    module = ModuleType("keras.layers.experimental")
-    vars(module)["preprocessing"] = keras.layers
-    return module
-
-
-def _experimental_policies() -> ModuleType:
-    module = ModuleType("keras.mixed_precision.experimental")
-    vars(module).update(
-        LossScaleOptimizer=old_optimizers.with_loss_scale,
-        Policy=keras.mixed_precision.Policy,
-        global_policy=keras.mixed_precision.global_policy,
-        set_policy=keras.mixed_precision.set_global_policy,
-    )
-    return module
-
-
-def _finding_file(dataset: str, download: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that finds the file of a data set: the user's own, or Keras's."""
-
-    @functools.wraps(download)
-    def find(fname: str, *args: Any, **kwargs: Any) -> Any:
-        folder = os.environ.get(DATASETS_VARIABLE)
-        if folder is not None and not Path(folder).is_dir():
-            raise FileNotFoundError(
-                f"{DATASETS_VARIABLE} is {folder!r}, and there is no such folder. Set it to the "
-                f"folder that contains {fname!r}, or unset it."
-            )
-        if folder is not None and (Path(folder) / fname).exists():
-            return str(Path(folder) / fname)
-        try:
-            return download(fname, *args, **kwargs)
-        except Exception as error:
-            at_home = Path(keras_config.keras_home()) / "datasets" / fname
-            raise FileNotFoundError(
-                f"keras.datasets.{dataset} has no file, and Keras could not download it: {error}. "
-                f"Put Keras's own file at {at_home}, or one of yours of the same form into a "
-                f"folder, as {fname!r}, and name the folder: python -m poptorch_emu --datasets "
-                f"FOLDER, or the environment variable {DATASETS_VARIABLE}."
-            ) from error
-
-    return find
+def _get_file(
+    dataset: str, download: Callable[..., Any], fname: str, *args: Any, **kwargs: Any
+) -> Any:
+    """Returns the path of a data set's file: the user's own, or Keras's."""
+    folder = os.environ.get(DATASETS_VARIABLE)
+    if folder is not None and not Path(folder).is_dir():
+        raise FileNotFoundError(
+            f"{DATASETS_VARIABLE} is {folder!r}, and there is no such folder. Set it to the "
+            f"folder that contains {fname!r}, or unset it."
+        )
+    if folder is not None and (Path(folder) / fname).exists():
+        return str(Path(folder) / fname)
+    try:
+        return download(fname, *args, **kwargs)
+    except Exception as error:
+        at_home = Path(keras_config.keras_home()) / "datasets" / fname
+        raise FileNotFoundError(
+            f"keras.datasets.{dataset} has no file, and Keras could not download it: {error}. "
+            f"Put Keras's own file at {at_home}, or one of yours of the same form into a "
+            f"folder, as {fname!r}, and name the folder: python -m poptorch_emu --datasets "
+            f"FOLDER, or the environment variable {DATASETS_VARIABLE}."
+        ) from error

@@ -6,7 +6,6 @@ the picture do not count.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,33 +15,33 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from keras.src.backend.torch import nn
 
+from poptorch_emu.keras.replacement import replace_functions
+
 _POOLS: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def install() -> None:
     """Replaces Keras's function."""
-    original = nn.average_pool
+    replace_functions(nn, average_pool=_average_pool)
 
-    @functools.wraps(original)
-    def average_pool(
-        inputs: Any,
-        pool_size: Any,
-        strides: Any = None,
-        padding: str = "valid",
-        data_format: str | None = None,
-    ) -> Any:
-        if padding != "same":
-            return original(inputs, pool_size, strides, padding, data_format)
-        x = keras.ops.convert_to_tensor(inputs)
-        is_last = keras.config.image_data_format() == "channels_last"
-        is_last = is_last if data_format is None else data_format == "channels_last"
-        x = x.movedim(-1, 1) if is_last else x
-        windows = _sizes(pool_size, x.dim() - 2)
-        steps = windows if strides is None else _sizes(strides, x.dim() - 2)
-        found = average(x, windows, steps, same_paddings(x.shape[2:], windows, steps))
-        return found.movedim(1, -1) if is_last else found
 
-    nn.average_pool = average_pool
+def _average_pool(
+    original: Any,
+    inputs: Any,
+    pool_size: Any,
+    strides: Any = None,
+    padding: str = "valid",
+    data_format: str | None = None,
+) -> Any:
+    if padding != "same":
+        return original(inputs, pool_size, strides, padding, data_format)
+    x = keras.ops.convert_to_tensor(inputs)
+    is_last = (data_format or keras.config.image_data_format()) == "channels_last"
+    x = x.movedim(-1, 1) if is_last else x
+    windows = _sizes(pool_size, x.dim() - 2)
+    steps = windows if strides is None else _sizes(strides, x.dim() - 2)
+    found = average(x, windows, steps, same_paddings(x.shape[2:], windows, steps))
+    return found.movedim(1, -1) if is_last else found
 
 
 def same_paddings(

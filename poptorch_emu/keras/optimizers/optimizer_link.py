@@ -15,7 +15,6 @@ import torch
 
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.optimizers.optimizer_formulas import convert
-from poptorch_emu.keras.optimizers.run_count import RunCount
 
 _OWNER = "_poptorch_owner"
 _STEP = "Step"
@@ -45,7 +44,7 @@ class KerasOptimizerLink:
         self._conversion = convert(optimizer, list(trained.values()), self._rate)
         self.optimizer = self._conversion.optimizer
         self._executor: PoplarExecutor | None = None
-        self._count: RunCount | None = None  # Count of the current or the next execution.
+        self._num_run = 0  # Micro-batches of one replica before the current execution.
         self._is_ahead = False  # Whether the device's state is newer.
         self._is_edited = True  # Whether the host's variables are newer.
         self._seen_iterations = -1
@@ -78,16 +77,17 @@ class KerasOptimizerLink:
             executor.setOptimizer(self.optimizer)
         if self._is_edited or self._seen_iterations != self._iterations():
             self._send()
-        self._count = RunCount(executor)
+        self._num_run = self._counter()
 
     def num_micro_batches(self) -> int:
         """Returns how many micro-batches of each replica the last execution's updates used."""
-        return 0 if self._count is None else self._count.micro_batches()
+        return self._counter() - self._num_run
 
     def finish(self) -> None:
         """Counts the updates of an execution; a failed execution may have made fewer."""
-        assert self._count is not None, "an execution was prepared"
-        updates = self._count.updates()
+        assert self._executor is not None, "an execution was prepared"
+        accumulation = self._executor._compiled().config.gradient_accumulation
+        updates = self.num_micro_batches() // accumulation
         if updates:
             self._is_ahead = bool(self._conversion.states)
             self._seen_iterations = self._iterations() + updates
@@ -146,6 +146,10 @@ class KerasOptimizerLink:
                     states[name] = torch.full_like(states[name], self._seen_iterations)
         if states:
             self.optimizer.load_state_dict({"ipu_state": states, "ipu_param": current["ipu_param"]})
+
+    def _counter(self) -> int:
+        """Returns the counter of the device's random numbers, which leaves failed updates out."""
+        return 0 if self._executor is None else int(self._executor.rng_state[1])
 
     def _iterations(self) -> int:
         return int(self._keras._iterations.value)

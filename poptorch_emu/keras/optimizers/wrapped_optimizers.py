@@ -5,13 +5,13 @@ The settings are part of the optimiser's configuration, so that copies and files
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import keras
 
+from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.keras.settings.run_settings import (
     GradientAccumulationReductionMethod,
     ModelSettings,
@@ -19,7 +19,6 @@ from poptorch_emu.keras.settings.run_settings import (
     checked_accumulation,
     checked_method,
     checked_placement,
-    loss_factor,
 )
 
 _ATTRIBUTE = "_poptorch_wrapped_settings"
@@ -70,30 +69,20 @@ class WrappedSettings:
 
 def install() -> None:
     """Makes configurations of Keras's optimisers contain the settings."""
-    base: Any = keras.optimizers.Optimizer
-    base.__init__ = _taking_settings(base.__init__)
-    base.get_config = _with_settings(base.get_config)
+    replace_functions(keras.optimizers.Optimizer, __init__=_build, get_config=_get_config)
 
 
-def _taking_settings(build: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(build)
-    def build_with_settings(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        config = kwargs.pop(_IN_CONFIG, None)
-        build(optimizer, *args, **kwargs)
-        if config is not None:
-            vars(optimizer)[_ATTRIBUTE] = WrappedSettings.from_config(config)
-
-    return build_with_settings
+def _build(build: Callable[..., None], optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    config = kwargs.pop(_IN_CONFIG, None)
+    build(optimizer, *args, **kwargs)
+    if config is not None:
+        vars(optimizer)[_ATTRIBUTE] = WrappedSettings.from_config(config)
 
 
-def _with_settings(get_config: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-    @functools.wraps(get_config)
-    def get_config_with_settings(optimizer: Any) -> dict[str, Any]:
-        settings = vars(optimizer).get(_ATTRIBUTE)
-        own = {} if settings is None else {_IN_CONFIG: settings.config()}
-        return {**get_config(optimizer), **own}
-
-    return get_config_with_settings
+def _get_config(get_config: Callable[[Any], dict[str, Any]], optimizer: Any) -> dict[str, Any]:
+    settings = vars(optimizer).get(_ATTRIBUTE)
+    own = {} if settings is None else {_IN_CONFIG: settings.config()}
+    return {**get_config(optimizer), **own}
 
 
 def settings_of(optimizer: Any) -> WrappedSettings:
@@ -106,14 +95,14 @@ def factor_of_loss(settings: ModelSettings, optimizer: Any, replicas: int) -> fl
     """Returns the factor of the loss before its gradient is computed.
 
     The device adds gradients over replicas, or averages them over replicas and batches of an
-    update.
+    update. Since replicas are always added, the factor then restores their sum.
 
     Args:
         settings: merged settings of the run.
         optimizer: optimiser of Keras.
         replicas: number of replicas in all processes.
     """
-    factor = loss_factor(settings, replicas)
+    factor = replicas if settings.is_mean else 1
     return factor / replicas if settings_of(optimizer).is_mean_over_replicas else factor
 
 

@@ -3,72 +3,95 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
 from poptorch_emu.near_names import did_you_mean
 from poptorch_emu.options.base import note_accepted
 
-_ACCEPTED = (
-    "accumulate_outfeed_dtype",
-    "continuous_weight_updates",
-    "gradient_accumulation_dtype",
-    "gradient_accumulation_for_captured_grads",
-    "name",
-    "replicated_weight_sharding",
-    "weight_update_poplar_options",
-)
 # Lists with options of each stage.
 _OF_STAGES = (
     "forward_propagation_stages_poplar_options",
     "backward_propagation_stages_poplar_options",
 )
 _PROPORTION = "availableMemoryProportion"
-# Options that the model itself or another argument determines.
-_OF_KERAS = (
-    "batch_serialization_iterations",
-    "computational_stages",
-    "gradient_accumulation_count",
-    "infeed_queue",
-    "inputs",
-    "optimizer_function",
-    "outfeed_loss",
-    "outfeed_mask",
-    "outfeed_queue",
-    "repeat_count",
-)
-_REDUCTIONS = ("experimental_normalize_gradients", "reduction_method")
-_REDUCED = (
+_REDUCTIONS = dict.fromkeys(
+    ("experimental_normalize_gradients", "reduction_method"),
     "is not an option. Set gradient_accumulation_reduction_method to 'sum', 'mean' or "
-    "'running_mean'."
+    "'running_mean'.",
 )
+_DECIDED = "is not an option: Keras decides it."
+# Further options of the methods of a model, which have no effect.
+_ACCEPTED = {
+    "set_pipelining_options": (
+        "accumulate_outfeed_dtype",
+        "continuous_weight_updates",
+        "gradient_accumulation_dtype",
+        "gradient_accumulation_for_captured_grads",
+        "name",
+        "replicated_weight_sharding",
+        "weight_update_poplar_options",
+        *_OF_STAGES,
+    ),
+    "set_gradient_accumulation_options": ("dtype",),
+    "set_infeed_queue_options": ("prefetch_depth", "optimise_latency", "device_ordinal"),
+    "set_outfeed_queue_options": ("buffer_depth", "optimise_latency", "device_ordinal"),
+}
+# Options of the original that the model itself or another argument determines, with the error.
+_REFUSED: dict[str, dict[str, str]] = {
+    "set_pipelining_options": _REDUCTIONS
+    | dict.fromkeys(
+        (
+            "batch_serialization_iterations",
+            "computational_stages",
+            "gradient_accumulation_count",
+            "infeed_queue",
+            "inputs",
+            "optimizer_function",
+            "outfeed_loss",
+            "outfeed_mask",
+            "outfeed_queue",
+            "repeat_count",
+        ),
+        "is not an option: the model, fit and compile decide it. Leave it out.",
+    ),
+    "set_gradient_accumulation_options": _REDUCTIONS
+    | dict.fromkeys(
+        ("opt", "num_mini_batches"),
+        "is not an option: compile takes the optimizer, and "
+        "gradient_accumulation_steps_per_replica the number of batches.",
+    ),
+    "set_infeed_queue_options": dict.fromkeys(("dataset", "infeed_spec", "element_spec"), _DECIDED),
+    "set_outfeed_queue_options": dict.fromkeys(("outfeed_mode", "device_ordinal"), _DECIDED),
+}
 
 
-def check_pipelining(options: Mapping[str, Any]) -> None:
-    """Checks further keywords of `set_pipelining_options`.
+def check_options(method: str, options: Mapping[str, Any]) -> None:
+    """Checks further keywords of a method of a model, and notes them as accepted.
 
     Raises:
-        ValueError: the model or another argument determines the option.
+        ValueError: the model or another argument determines an option, or a number is out of range.
         NotImplementedError: weights would change within a batch.
-        TypeError: the option does not exist.
+        TypeError: an option does not exist, or is not a bool.
     """
-    method = "set_pipelining_options"
+    refused, accepted = _REFUSED[method], _ACCEPTED[method]
     for name, value in options.items():
-        if name in _REDUCTIONS:
-            raise ValueError(f"{method}({name}=...) {_REDUCED}")
-        if name in _OF_KERAS:
-            raise ValueError(
-                f"{method}({name}=...) is not an option: the model, fit and compile decide it. "
-                "Leave it out."
-            )
+        if name in refused:
+            raise ValueError(f"{method}({name}=...) {refused[name]}")
+        if name not in accepted:
+            raise TypeError(f"{method} has no argument {name!r}.{did_you_mean(name, accepted)}")
         if name == "continuous_weight_updates" and value:
             raise NotImplementedError(
                 f"{method}(continuous_weight_updates=True): weights are updated when all batches "
                 "of an update are complete. Leave it out."
             )
-        if name not in _OF_STAGES:
-            _accept(method, name, value, (*_ACCEPTED, *_OF_STAGES))
+        if name in ("prefetch_depth", "buffer_depth"):
+            checked_depth(name, value)
+        elif name == "optimise_latency":
+            check_flag(name, value)
+        if value is not None and name not in _OF_STAGES:
+            note_accepted(f"{method}({name}=...)")
 
 
 def stage_proportions(options: Mapping[str, Any]) -> tuple[float | None, ...]:
@@ -139,48 +162,6 @@ def checked_proportion(name: str, value: Any) -> float:
     return proportion
 
 
-def check_accumulation(options: Mapping[str, Any]) -> None:
-    """Checks further keywords of `set_gradient_accumulation_options`.
-
-    Raises:
-        ValueError: another argument determines the option.
-        TypeError: the option does not exist.
-    """
-    method = "set_gradient_accumulation_options"
-    for name, value in options.items():
-        if name in _REDUCTIONS:
-            raise ValueError(f"{method}({name}=...) {_REDUCED}")
-        if name in ("opt", "num_mini_batches"):
-            raise ValueError(
-                f"{method}({name}=...) is not an option: compile takes the optimizer, and "
-                "gradient_accumulation_steps_per_replica the number of batches."
-            )
-        _accept(method, name, value, ("dtype",))
-
-
-def check_queue(method: str, options: Mapping[str, Any], depth: str, *decided: str) -> None:
-    """Checks options of a queue, and notes them as accepted.
-
-    Args:
-        method: name of the method with these options.
-        options: values by the names of the options.
-        depth: name of the option for the number of elements that the queue holds.
-        decided: names of the options that Keras decides.
-
-    Raises:
-        ValueError: Keras decides one of the options, or a number is out of range.
-        TypeError: the option does not exist, or is not a bool.
-    """
-    for name, value in options.items():
-        if name in decided:
-            raise ValueError(f"{method}({name}=...) is not an option: Keras decides it.")
-        if name == depth:
-            checked_depth(name, value)
-        elif name == "optimise_latency":
-            check_flag(name, value)
-        _accept(method, name, value, (depth, "optimise_latency", "device_ordinal"))
-
-
 def checked_depth(name: str, value: Any) -> int:
     """Returns the number of elements that a queue holds (accepted).
 
@@ -201,10 +182,3 @@ def check_flag(name: str, value: Any) -> None:
     """
     if value is not None and not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}.")
-
-
-def _accept(method: str, name: str, value: Any, accepted: Sequence[str]) -> None:
-    if name not in accepted:
-        raise TypeError(f"{method} has no argument {name!r}.{did_you_mean(name, accepted)}")
-    if value is not None:
-        note_accepted(f"{method}({name}=...)")

@@ -58,8 +58,6 @@ class ReplicatedMetricReductionMethod(Enum):
     MEAN = 3
 
 
-Reduction = GradientAccumulationReductionMethod
-
 # Numbers of the backend's recomputation modes.
 _NO_RECOMPUTATION, _STANDARD_RECOMPUTATION, _PIPELINE_RECOMPUTATION = 0, 1, 3
 
@@ -142,6 +140,11 @@ class ModelSettings:
     placement: Placement = Placement()
     proportions: tuple[float | None, ...] = ()
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether the gradients of micro-batches are averaged; by default they are added."""
+        return self.reduction not in (None, GradientAccumulationReductionMethod.SUM)
+
 
 def num_replicas(system: SystemSettings, plan: StagePlan | None) -> int:
     """Returns how many replicas the IPUs hold, if each takes a power of two of them.
@@ -213,20 +216,6 @@ def executor_options(
     return options
 
 
-def loss_factor(settings: ModelSettings, replicas: int) -> int:
-    """Returns the factor of the loss before its gradient is computed.
-
-    A mean on the device divides by the number of replicas too, so the factor restores their sum.
-    """
-    return 1 if settings.reduction in (None, Reduction.SUM) else replicas
-
-
-def mean_divisor(settings: ModelSettings, replicas: int) -> int:
-    """Returns the divisor of the sum of all gradients of an update, before `loss_factor`."""
-    is_sum = settings.reduction in (None, Reduction.SUM)
-    return 1 if is_sum else settings.accumulation * replicas
-
-
 def note_reduction(settings: ModelSettings, replicas: int) -> None:
     """Warns once in a process if gradients are added, and no reduction was set."""
     if settings.reduction is None and settings.accumulation * replicas > 1:
@@ -234,14 +223,12 @@ def note_reduction(settings: ModelSettings, replicas: int) -> None:
 
 
 def _apply_reduction(options: Options, settings: ModelSettings, replicas: int) -> None:
-    reduction = settings.reduction
     note_reduction(settings, replicas)
-    is_mean = reduction in (Reduction.MEAN, Reduction.RUNNING_MEAN)
     training = options.Training
     training.accumulationAndReplicationReductionType(
-        ReductionType.Mean if is_mean else ReductionType.Sum
+        ReductionType.Mean if settings.is_mean else ReductionType.Sum
     )
-    if reduction is Reduction.RUNNING_MEAN:
+    if settings.reduction is GradientAccumulationReductionMethod.RUNNING_MEAN:
         training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
 
 

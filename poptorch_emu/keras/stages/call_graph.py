@@ -22,14 +22,6 @@ _CALL_GRAPH = "_poptorch_call_graph"
 
 
 @dataclass(frozen=True)
-class InputForm:
-    """The shape without the batch axis, and the type, of one input."""
-
-    shape: tuple[int | None, ...]
-    dtype: str
-
-
-@dataclass(frozen=True)
 class CallGraph:
     """The graph of a `call`, and whether it is complete.
 
@@ -63,12 +55,16 @@ def note_inputs(model: Any, x: Any) -> None:
         return
     if is_of_own_class(model):
         vars(model)[_FORM] = form
-    elif isinstance(model, keras.Sequential) and not model.built and isinstance(form, InputForm):
-        model.build((None, *form.shape))
+    elif (
+        isinstance(model, keras.Sequential)
+        and not model.built
+        and isinstance(form, keras.KerasTensor)
+    ):
+        model.build(form.shape)
 
 
 def form_of_inputs(x: Any) -> Any:
-    """Returns a structure with the form of each input; `None` if it is not known."""
+    """Returns a structure with a symbolic tensor for each input; `None` if they are not known."""
     spec = getattr(x, "element_spec", None)
     if spec is not None:
         x = spec[0] if isinstance(spec, tuple) else spec
@@ -91,12 +87,9 @@ def graph_of_call(model: Any) -> CallGraph | None:
         return None
     shapes = list((attributes.get("_build_shapes_dict") or {}).values())
     if _FORM not in attributes and len(shapes) == 1 and isinstance(shapes[0], (tuple, list)):
-        attributes[_FORM] = InputForm(tuple(shapes[0][1:]), keras.config.floatx())
+        attributes[_FORM] = keras.KerasTensor((None, *shapes[0][1:]), keras.config.floatx())
     if _FORM in attributes and _CALL_GRAPH not in attributes:
-        inputs = keras.tree.map_structure(
-            lambda each: keras.KerasTensor((None, *each.shape), dtype=each.dtype), attributes[_FORM]
-        )
-        attributes[_CALL_GRAPH] = traced(model, (inputs,), {})
+        attributes[_CALL_GRAPH] = traced(model, (attributes[_FORM],), {})
     found: CallGraph | None = attributes.get(_CALL_GRAPH)
     return found
 
@@ -145,9 +138,10 @@ def nodes_of(graph: Any) -> list[Any]:
     ]
 
 
-def _form_of(leaf: Any) -> InputForm:
+def _form_of(leaf: Any) -> Any:
     kind = keras.backend.standardize_dtype(getattr(leaf.dtype, "name", leaf.dtype))
-    return InputForm(tuple(leaf.shape[1:]), keras.config.floatx() if "float" in kind else kind)
+    kind = keras.config.floatx() if "float" in kind else kind
+    return keras.KerasTensor((None, *leaf.shape[1:]), kind)
 
 
 def _signature(node: Any) -> tuple[Any, ...]:

@@ -11,7 +11,6 @@ batches where it says steps.
 from __future__ import annotations
 
 import itertools
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,9 +51,9 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
             instead of run by one replica.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes the same arguments as Keras's own class."""
-        self._count_replicas = _replicas.get()
+    def __init__(self, replicas: Callable[[], int], *args: Any, **kwargs: Any) -> None:
+        """Takes the function that counts replicas, and the arguments of Keras's own class."""
+        self._count_replicas = replicas
         self.leaves_rest_out = False
         super().__init__(*args, **kwargs)
         self._once: Iterator[Any] | None = None  # Data that can be iterated only once.
@@ -173,9 +172,7 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
             raise StopIteration
 
 
-_lock = threading.Lock()
-_num_calls = 0
-_replicas: ContextVar[Callable[[], int]] = ContextVar("replicas", default=lambda: 1)
+_replicas: ContextVar[Callable[[], int] | None] = ContextVar("replicas", default=None)
 
 
 @contextmanager
@@ -185,16 +182,19 @@ def drawn_by_executions(replicas: Callable[[], int]) -> Iterator[None]:
     Args:
         replicas: function that returns the number of replicas, once the model is built.
     """
-    global _num_calls
-    with _lock:
-        _num_calls += 1
-        trainer.TorchEpochIterator = Executions
     token = _replicas.set(replicas)
     try:
         yield
     finally:
         _replicas.reset(token)
-        with _lock:
-            _num_calls -= 1
-            if not _num_calls:
-                trainer.TorchEpochIterator = _OF_KERAS
+
+
+def _iterator(*args: Any, **kwargs: Any) -> Any:
+    """Returns an iterator over an epoch: ours within the context, otherwise Keras's own."""
+    replicas = _replicas.get()
+    if replicas is None:
+        return _OF_KERAS(*args, **kwargs)
+    return Executions(replicas, *args, **kwargs)
+
+
+trainer.TorchEpochIterator = _iterator

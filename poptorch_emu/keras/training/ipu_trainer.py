@@ -22,7 +22,6 @@ from poptorch_emu.keras.settings.run_settings import (
     ModelSettings,
     SystemSettings,
     executor_options,
-    mean_divisor,
     note_reduction,
     num_replicas,
 )
@@ -33,8 +32,6 @@ from poptorch_emu.keras.training.executions import check_steps, drawn_by_executi
 from poptorch_emu.keras.training.host_metrics import HostMetrics, needs_outputs, steps_of
 from poptorch_emu.keras.training.step_callbacks import called_back_with
 from poptorch_emu.schedule.tables.named import placement
-
-_STEP_OF_USE = {Use.TRAIN: "train_step", Use.TEST: "test_step", Use.PREDICT: "predict_step"}
 
 
 class IpuTrainer:
@@ -77,28 +74,17 @@ class IpuTrainer:
         type(self._model).compile(self._model, *args, **compile_arguments(kwargs))
         check_steps(self._model.steps_per_execution)
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains as Keras does, on IPUs."""
-        return self._called("fit", args, kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluates as Keras does, on IPUs."""
-        return self._called("evaluate", args, kwargs)
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Predicts as Keras does, on IPUs."""
-        return self._called("predict", args, kwargs)
-
-    def _called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, use: Use, *args: Any, **kwargs: Any) -> Any:
+        """Trains, evaluates or predicts as Keras does, on IPUs."""
         check_steps(self._model.steps_per_execution)
         kwargs = run_arguments(kwargs)
         note_inputs(self._model, kwargs.get("x", args[0] if args else None))
         outer = self._is_fitting, self._iterator
-        self._is_fitting = name == "fit"
+        self._is_fitting = use is Use.TRAIN
         try:
             logs = self._step_logs if self.calls_back_each_step else None
             with drawn_by_executions(self._replicas), called_back_with(logs):
-                return getattr(type(self._model), name)(self._model, *args, **kwargs)
+                return getattr(type(self._model), use.value)(self._model, *args, **kwargs)
         finally:
             # Data without references are released here. The garbage collector would release them in
             # another order, and then wait some seconds for each worker process of a loader.
@@ -112,50 +98,35 @@ class IpuTrainer:
         if self._is_fitting and iterator is not None:
             iterator.leave_rest_out()
 
-    def make_train_function(self, force: bool = False) -> Any:
-        """Prepares `fit` after each `compile` of Keras, or anew if `force` is true.
+    def make_function(self, use: Use, force: bool = False) -> Any:
+        """Prepares `fit`, for example, after each `compile` of Keras, or anew if `force` is true.
 
         Raises:
             RuntimeError: the steps of an execution are not a multiple of the steps of an update.
             ValueError: the model's settings contradict each other, or the device cannot run the
                 model.
         """
-        model = self._model
-        if model.train_function is None or force:
-            self._begin(Use.TRAIN)
-            self._check_updates(model.steps_per_execution)
-            model.train_function = self._train
-        if self._iterator is not None:
+        model, is_training = self._model, use is Use.TRAIN
+        if getattr(model, use.function) is None or force:
+            self._begin(use)
+            if is_training:
+                self._check_updates(model.steps_per_execution)
+            runs = {Use.TRAIN: self._train, Use.TEST: self._test, Use.PREDICT: self._predict}
+            setattr(model, use.function, runs[use])
+        if is_training and self._iterator is not None:
             check_epoch(self._iterator, model.steps_per_execution)
-        return model.train_function
-
-    def make_test_function(self, force: bool = False) -> Any:
-        """Prepares `evaluate`, like `make_train_function`."""
-        model = self._model
-        if model.test_function is None or force:
-            self._begin(Use.TEST)
-            model.test_function = self._test
-        return model.test_function
-
-    def make_predict_function(self, force: bool = False) -> Any:
-        """Prepares `predict`, like `make_train_function`."""
-        model = self._model
-        if model.predict_function is None or force:
-            self._begin(Use.PREDICT)
-            model.predict_function = self._predict
-        return model.predict_function
+        return getattr(model, use.function)
 
     def forget(self) -> None:
         """Drops all programs, because settings have changed."""
         for use in Use:
             self._drop(use)
-        model = self._model
-        model.train_function = model.test_function = model.predict_function = None
+            setattr(self._model, use.function, None)
 
     def _begin(self, use: Use) -> None:
         """Checks the model and drops the programs compiled before."""
         model = self._model
-        name = _STEP_OF_USE[use]
+        name = use.step
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise ValueError(
                 f"{type(model).__name__} overrides {name}, which runs on the host. Override "
@@ -297,7 +268,7 @@ class IpuTrainer:
             model.optimizer,
             model.trainable_variables,
             settings.accumulation,
-            factor / mean_divisor(settings, replicas),
+            factor / (settings.accumulation * replicas if settings.is_mean else 1),
             replicas,
         )
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from poptorch_emu.config import TableConfig
 from poptorch_emu.emulator.given_values import LAST_RUN
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.captured_model import Use
 from poptorch_emu.keras.keras_2.old_files import saved_model_refused
 from poptorch_emu.keras.settings import original_options, run_settings, saved_stages
 from poptorch_emu.keras.settings.run_settings import (
@@ -42,9 +44,10 @@ class IpuModelMethods:
         """Attaches the public methods to the model."""
         attributes = vars(self._model)
         trainer = self._trainer
-        functions = [f"make_{each}_function" for each in ("train", "test", "predict")]
-        for name in ("compile", "fit", "evaluate", "predict", *functions):
-            attributes[name] = getattr(trainer, name)
+        attributes["compile"] = trainer.compile
+        for use in Use:
+            attributes[use.value] = partial(trainer.run, use)
+            attributes[f"make_{use.function}"] = partial(trainer.make_function, use)
         attributes[LAST_RUN] = trainer.last_executor
         attributes[saved_stages.SAVE] = self._save_stages
         attributes[saved_stages.RESTORE] = self._restore_stages
@@ -175,29 +178,26 @@ class IpuModelMethods:
             ValueError: a number is out of range, or other methods set the option.
             NotImplementedError: `continuous_weight_updates` is on.
         """
-        steps = gradient_accumulation_steps_per_replica
-        original_options.check_pipelining(of_original)
+        original_options.check_options("set_pipelining_options", of_original)
         original_options.check_flag("accumulate_outfeed", accumulate_outfeed)
         if accumulate_outfeed:
             note_accepted("set_pipelining_options(accumulate_outfeed=True)")
         if recomputation_mode is not None:
             run_settings.checked_member(RecomputationMode, recomputation_mode, "recomputation_mode")
-        placement = run_settings.checked_placement(
-            {
-                "replicated_optimizer_state_sharding": replicated_optimizer_state_sharding,
-                "offload_weight_update_variables": offload_weight_update_variables,
-                "offload_activations": offload_activations,
-                "offload_gradient_accumulation_buffers": offload_gradient_accumulation_buffers,
-                "offload_weights": offload_weights,
-            }
+        of_update = _settings_of_update(
+            gradient_accumulation_steps_per_replica,
+            gradient_accumulation_reduction_method,
+            replicated_optimizer_state_sharding=replicated_optimizer_state_sharding,
+            offload_weight_update_variables=offload_weight_update_variables,
+            offload_activations=offload_activations,
+            offload_gradient_accumulation_buffers=offload_gradient_accumulation_buffers,
+            offload_weights=offload_weights,
         )
         self._change(
-            accumulation=1 if steps is None else run_settings.checked_accumulation(steps),
+            **of_update,
             device_mapping=run_settings.checked_mapping(device_mapping),
             schedule=run_settings.checked_schedule(pipeline_schedule, device_mapping),
             recomputation=recomputation_mode,
-            reduction=_checked_reduction(gradient_accumulation_reduction_method),
-            placement=placement,
             proportions=original_options.stage_proportions(of_original),
         )
 
@@ -217,19 +217,14 @@ class IpuModelMethods:
         Arguments and errors are those of `set_pipelining_options`;
         `use_v2_gradient_accumulation_optimizer` is accepted.
         """
-        steps = gradient_accumulation_steps_per_replica
-        original_options.check_accumulation(of_original)
-        placement = run_settings.checked_placement(
-            {
-                "offload_weight_update_variables": offload_weight_update_variables,
-                "replicated_optimizer_state_sharding": replicated_optimizer_state_sharding,
-            }
+        original_options.check_options("set_gradient_accumulation_options", of_original)
+        of_update = _settings_of_update(
+            gradient_accumulation_steps_per_replica,
+            gradient_accumulation_reduction_method,
+            offload_weight_update_variables=offload_weight_update_variables,
+            replicated_optimizer_state_sharding=replicated_optimizer_state_sharding,
         )
-        self._change(
-            accumulation=1 if steps is None else run_settings.checked_accumulation(steps),
-            reduction=_checked_reduction(gradient_accumulation_reduction_method),
-            placement=placement,
-        )
+        self._change(**of_update)
 
     def set_replication_options(
         self,
@@ -273,12 +268,7 @@ class IpuModelMethods:
             ValueError: Keras decides an option, or a number is out of range.
             TypeError: an option does not exist, or has a wrong type.
         """
-        original_options.check_queue(
-            "set_infeed_queue_options",
-            kwargs,
-            "prefetch_depth",
-            *("dataset", "infeed_spec", "element_spec"),
-        )
+        original_options.check_options("set_infeed_queue_options", kwargs)
 
     def set_outfeed_queue_options(self, **kwargs: Any) -> None:
         """Takes options of the queue that returns results (accepted).
@@ -287,12 +277,7 @@ class IpuModelMethods:
             ValueError: Keras decides an option, or a number is out of range.
             TypeError: an option does not exist, or has a wrong type.
         """
-        original_options.check_queue(
-            "set_outfeed_queue_options",
-            kwargs,
-            "buffer_depth",
-            *("outfeed_mode", "device_ordinal"),
-        )
+        original_options.check_options("set_outfeed_queue_options", kwargs)
 
     def export_for_ipu_serving(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raises an error, because models are not exported for servers (refused).
@@ -337,10 +322,13 @@ def _rows(entries: Sequence[Any], indent: str = "") -> Iterator[tuple[str, str, 
         yield from _rows(inside or (), indent + "  ")
 
 
-def _checked_reduction(value: Any) -> GradientAccumulationReductionMethod | None:
-    name = "gradient_accumulation_reduction_method"
-    if value is None:
-        return None
-    return run_settings.checked_method(  # type: ignore[no-any-return]
-        GradientAccumulationReductionMethod, value, name
-    )
+def _settings_of_update(steps: Any, reduction: Any, **flags: bool | None) -> dict[str, Any]:
+    """Returns checked settings by their names in `ModelSettings`; `None` means the default."""
+    kind, name = GradientAccumulationReductionMethod, "gradient_accumulation_reduction_method"
+    if reduction is not None:
+        reduction = run_settings.checked_method(kind, reduction, name)
+    return {
+        "accumulation": 1 if steps is None else run_settings.checked_accumulation(steps),
+        "reduction": reduction,
+        "placement": run_settings.checked_placement(flags),
+    }

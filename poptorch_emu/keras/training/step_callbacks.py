@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from keras.src import callbacks
+from keras.callbacks import CallbackList
 
-_OF_KERAS = callbacks.CallbackList
+from poptorch_emu.keras.replacement import replace_functions
 
 # Logs of each step of the last execution, if callbacks are called for each step.
 _logs: ContextVar[Sequence[Any] | None] = ContextVar("logs", default=None)
-
-
-class StepCallbacks(_OF_KERAS):  # type: ignore[misc, valid-type]
-    """Calls callbacks as Keras does, or for each step once the execution is complete."""
-
-    _first_step = 0
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Begins an execution."""
-        self._first_step = batch
-        if _logs.get() is None:
-            super().on_train_batch_begin(batch, logs)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Ends an execution."""
-        if _logs.get() is None:
-            super().on_train_batch_end(batch, logs)
-        for step, of_step in self._steps():
-            super().on_train_batch_begin(step)
-            super().on_train_batch_end(step, of_step)
-
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Begins an execution."""
-        self._first_step = batch
-        if _logs.get() is None:
-            super().on_test_batch_begin(batch, logs)
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Ends an execution."""
-        if _logs.get() is None:
-            super().on_test_batch_end(batch, logs)
-        for step, of_step in self._steps():
-            super().on_test_batch_begin(step)
-            super().on_test_batch_end(step, of_step)
-
-    def _steps(self) -> Iterator[tuple[int, Any]]:
-        # The list is a copy, because a callback may evaluate the model, which has other steps.
-        return enumerate(list(_logs.get() or ()), self._first_step)
 
 
 @contextmanager
@@ -68,4 +31,30 @@ def called_back_with(logs: Sequence[Any] | None) -> Iterator[None]:
         _logs.reset(token)
 
 
-callbacks.CallbackList = StepCallbacks
+def _begin(begin: Callable[..., None], callbacks: Any, batch: int, logs: Any = None) -> None:
+    """Begins an execution, whose first step is `batch`."""
+    callbacks.first_step = batch
+    if _logs.get() is None:
+        begin(callbacks, batch, logs)
+
+
+def _end(
+    begin: str, end: Callable[..., None], callbacks: Any, batch: int, logs: Any = None
+) -> None:
+    """Ends an execution; calls callbacks for the begin and the end of each of its steps."""
+    of_steps = _logs.get()
+    if of_steps is None:
+        end(callbacks, batch, logs)
+        return
+    # The list is a copy, because a callback may evaluate the model, which has other steps.
+    steps = enumerate(list(of_steps), callbacks.first_step)
+    with called_back_with(None):
+        for step, of_step in steps:
+            getattr(callbacks, begin)(step)
+            end(callbacks, step, of_step)
+
+
+for _kind in ("train", "test"):
+    _begins, _ends = f"on_{_kind}_batch_begin", f"on_{_kind}_batch_end"
+    replace_functions(CallbackList, **{_begins: _begin})
+    replace_functions(CallbackList, **{_ends: partial(_end, _begins)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from keras import ops
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.device_values import is_computing
+from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.torch_versions import pytree
 from poptorch_emu.troubleshooting import Topic
 
@@ -40,19 +42,13 @@ def answer_arrays() -> None:
         setattr(kind, "__array_ufunc__", operation)  # noqa: B010
     setattr(torch.Tensor, "__array_function__", function_of_arrays)  # noqa: B010
     # PyTorch computes comparisons with arrays itself, on the host.
-    for name, function in {"__eq__": np.equal, "__ne__": np.not_equal}.items():
-        _compare_arrays(name, function)
+    comparisons = {"__eq__": partial(_compare, np.equal), "__ne__": partial(_compare, np.not_equal)}
+    replace_functions(torch.Tensor, **comparisons)
 
 
-def _compare_arrays(name: str, function: Any) -> None:
-    own = getattr(torch.Tensor, name)
-
-    def compare(value: torch.Tensor, other: Any) -> Any:
-        if isinstance(other, np.ndarray) and is_computing():
-            return function(value, other)
-        return own(value, other)
-
-    setattr(torch.Tensor, name, compare)
+def _compare(function: Any, own: Any, value: torch.Tensor, other: Any) -> Any:
+    is_array = isinstance(other, np.ndarray) and is_computing()
+    return function(value, other) if is_array else own(value, other)
 
 
 def operation(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:

@@ -33,7 +33,8 @@ def captured_calls(function: Callable[..., Any]) -> Iterator[None]:
         stack.enter_context(_own_range(function))
         stack.enter_context(_replaced(keras.optimizers.Optimizer, apply=_apply))
         if tf is not None:
-            stack.enter_context(_replaced(tf.GradientTape, **tapes.replacements()))
+            of_tapes = {"gradient": gradients.gradient, **tapes.replacements()}
+            stack.enter_context(_replaced(tf.GradientTape, **of_tapes))
             stack.enter_context(_replaced(tf.Tensor, __iter__=_iterate_tensor))
             stack.enter_context(_replaced(tf.data.Dataset, __iter__=_iterate_dataset))
         yield

@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import torch
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Capture, Update
+from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import counterpart, is_variable, value_of
-from poptorch_emu.keras.keras_2.old_optimizers import is_unscaled_by_program
-
-
-class Recorded(Protocol):
-    """The part of a tape's record that gradients need."""
-
-    def watches(self, source: Any, value: torch.Tensor) -> bool:
-        """Returns whether a source, which has a value, has a gradient."""
-
-    def has(self, node: Any) -> bool:
-        """Returns whether a node of PyTorch's graph was created while the tape was open."""
-
-    def check(self, targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
-        """Checks that each path of operations from a source to a target was recorded."""
+from poptorch_emu.keras.optimizers.wrapped_optimizers import settings_of
+from poptorch_emu.keras.tensorflow.loops.tapes import record_of
 
 
 def gradient(
     capture: Capture,
-    record: Recorded,
+    original: Any,
+    tape: Any,
     target: Any,
     sources: Any,
-    output_gradients: Any,
-    *,
-    gives_zeros: bool,
+    output_gradients: Any = None,
+    unconnected_gradients: Any = "none",
 ) -> Any:
     """Returns the gradients of tensors, in the structure of the sources.
 
     Args:
         capture: capture of the function that needs the gradients.
-        record: record of the tape.
+        original: method of `tf.GradientTape` that this function replaces.
+        tape: tape that has recorded the operations.
         target: structure of tensors; the elements of all of them are summed.
         sources: structure of variables and tensors.
         output_gradients: factors of the targets; `None` for 1.
-        gives_zeros: whether the gradient of an unconnected source is zero instead of `None`.
+        unconnected_gradients: "zero" for a gradient of zero instead of `None` for an unconnected
+            source.
 
     Raises:
         Error: a gradient has a part that the tape has not recorded.
+        RuntimeError: the tape has computed gradients before, and is not persistent.
     """
+    gives_zeros = getattr(unconnected_gradients, "value", unconnected_gradients) == "zero"
+    record = record_of(tape)
+    record.begin_gradient(capture)
+    target, sources, output_gradients = left(target), left(sources), left(output_gradients)
     targets = [_value_of(each) for each in keras.tree.flatten(target)]
     weights = (
         [None] * len(targets) if output_gradients is None else keras.tree.flatten(output_gradients)
@@ -63,7 +59,8 @@ def gradient(
     pairs = [
         (each, weight)
         for each, weight in zip(targets, weights, strict=True)
-        if each.requires_grad and (_is_any_of(each, known) or record.has(each.grad_fn))
+        if each.requires_grad
+        and (any(each is source for source in known) or record.has(each.grad_fn))
     ]
     record.check([each for each, _ in pairs], known)
     with torch.enable_grad():
@@ -76,11 +73,7 @@ def gradient(
         if each is not None:
             capture.origins[id(each)] = (each, total, source)
         found.append(torch.zeros_like(value) if each is None and gives_zeros else each)
-    return keras.tree.pack_sequence_as(sources, found)
-
-
-def _is_any_of(value: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
-    return any(value is each for each in others)
+    return entered(keras.tree.pack_sequence_as(sources, found))
 
 
 def _parts(capture: Capture, source: Any, value: torch.Tensor) -> list[torch.Tensor]:
@@ -114,7 +107,7 @@ def apply(
         optimizer.build(list(variables))
     with torch.enable_grad():  # The loss may be computed after the tape was closed.
         loss, scale = _loss_of(capture, pairs), optimizer.loss_scale_factor
-        if scale is not None and not is_unscaled_by_program(optimizer):
+        if scale is not None and not settings_of(optimizer).is_unscaled_by_program:
             loss = loss / scale
     capture.update(Update(optimizer, [v for _, v in pairs], loss, [g for g, _ in pairs]))
 

@@ -16,9 +16,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.capture_state import Capture
-from poptorch_emu.keras.capture.symbolic_values import entered, left
+from poptorch_emu.keras.capture.symbolic_values import left
 from poptorch_emu.keras.capture.tensorflow_variables import is_variable
-from poptorch_emu.keras.tensorflow.loops import gradients
 from poptorch_emu.torch_versions import get_sequence_nr
 
 _RECORD = "_poptorch_record"
@@ -127,12 +126,11 @@ def _is_any_variable(value: Any) -> bool:
 
 
 def replacements() -> dict[str, Callable[..., Any]]:
-    """Returns functions for methods of `tf.GradientTape` in a capture; see `captured_calls`."""
+    """Returns functions for methods of `tf.GradientTape` in a capture, without `gradient`."""
     refused = ("jacobian", "batch_jacobian", "watched_variables")
     return {
         "__enter__": _enter,
         "__exit__": _exit,
-        "gradient": _gradient,
         "reset": _reset,
         "stop_recording": _stop_recording,
         "watch": _watch,
@@ -140,60 +138,38 @@ def replacements() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _record(tape: Any) -> Record:
+def record_of(tape: Any) -> Record:
+    """Returns the record of a tape."""
     found: Record = vars(tape).setdefault(_RECORD, Record(tape))
     return found
 
 
 def _enter(capture: Capture, original: Any, tape: Any) -> Any:
-    _record(tape).open(capture)
+    record_of(tape).open(capture)
     return tape
 
 
 def _exit(capture: Capture, original: Any, tape: Any, *error: Any) -> None:
-    _record(tape).close(capture)
+    record_of(tape).close(capture)
 
 
 def _reset(capture: Capture, original: Any, tape: Any) -> None:
-    _record(tape).close(capture)
+    record_of(tape).close(capture)
     vars(tape)[_RECORD] = Record(tape)
-    _record(tape).open(capture)
+    record_of(tape).open(capture)
 
 
 @contextmanager
 def _stop_recording(capture: Capture, original: Any, tape: Any) -> Iterator[None]:
-    _record(tape).close(capture)
+    record_of(tape).close(capture)
     try:
         yield
     finally:
-        _record(tape).open(capture)
+        record_of(tape).open(capture)
 
 
 def _watch(capture: Capture, original: Any, tape: Any, tensor: Any) -> None:
-    _record(tape).watch(left(tensor))
-
-
-def _gradient(
-    capture: Capture,
-    original: Any,
-    tape: Any,
-    target: Any,
-    sources: Any,
-    output_gradients: Any = None,
-    unconnected_gradients: Any = "none",
-) -> Any:
-    kind = getattr(unconnected_gradients, "value", unconnected_gradients)
-    record = _record(tape)
-    record.begin_gradient(capture)
-    found = gradients.gradient(
-        capture,
-        record,
-        left(target),
-        left(sources),
-        left(output_gradients),
-        gives_zeros=kind == "zero",
-    )
-    return entered(found)
+    record_of(tape).watch(left(tensor))
 
 
 def _refused(name: str) -> Callable[..., Any]:
