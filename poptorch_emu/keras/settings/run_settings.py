@@ -75,12 +75,13 @@ class Placement:
     def apply(self, options: Options) -> None:
         """Sets the locations of `options`."""
         locations = options.TensorLocations
-        if self.offload_weights:
-            locations.setWeightLocation(_off_chip())
-        if self.offload_activations:
-            locations.setActivationLocation(_off_chip())
-        if self.offload_gradient_accumulation_buffers:
-            locations.setAccumulatorLocation(_off_chip())
+        for is_off_chip, set_location in (
+            (self.offload_weights, locations.setWeightLocation),
+            (self.offload_activations, locations.setActivationLocation),
+            (self.offload_gradient_accumulation_buffers, locations.setAccumulatorLocation),
+        ):
+            if is_off_chip:
+                set_location(TensorLocationSettings().useOnChipStorage(False))
         if self.offload_weight_update_variables or self.replicated_optimizer_state_sharding:
             location = TensorLocationSettings()
             location.useOnChipStorage(not self.offload_weight_update_variables)
@@ -416,7 +417,3 @@ def _apply_system(options: Options, system: SystemSettings) -> None:
         options.Precision.enableStochasticRounding(True)
     if system.checks_floating_point:
         options.Precision.enableFloatingPointExceptions(True)
-
-
-def _off_chip() -> TensorLocationSettings:
-    return TensorLocationSettings().useOnChipStorage(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -64,13 +65,7 @@ class Group:
             tree: settings and groups in this group.
         """
         values = {
-            name: (
-                type(item.default)(item.default)
-                if isinstance(item, Setting) and isinstance(item.default, (list, dict))
-                else item.default
-                if isinstance(item, Setting)
-                else Group(f"{path}.{name}", item)
-            )
+            name: copy(item.default) if isinstance(item, Setting) else Group(f"{path}.{name}", item)
             for name, item in tree.items()
         }
         vars(self).update(_path=path, _tree=tree, **values)
@@ -107,14 +102,10 @@ class Group:
         Raises:
             ValueError: the name does not exist.
         """
-        first, _, rest = attr.partition(".")
-        item = self._item(first)
-        if rest and not isinstance(item, Setting):
-            group: Group = getattr(self, first)
-            found = group.get_attribute_metadata(rest)
-            return AttributeMetadata(attr, found.types, found.default)
-        if rest or not isinstance(item, Setting):
-            raise ValueError(self._unknown(attr))
+        group, name = self._group_of(attr)
+        item = group._item(name)
+        if not isinstance(item, Setting):
+            raise ValueError(group._unknown(attr))
         return AttributeMetadata(attr, (type(item.default), *item.types), item.default)
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,14 +119,9 @@ class Group:
             ValueError: a name does not exist.
             TypeError: a value has a wrong type.
         """
-        for name, value in dct.items():
-            group: Group = self
-            *groups, last = name.split(".")
-            for each in groups:
-                if isinstance(group._item(each), Setting):
-                    raise ValueError(group._unknown(name))
-                group = getattr(group, each)
-            setattr(group, last, value)
+        for path, value in dct.items():
+            group, name = self._group_of(path)
+            setattr(group, name, value)
 
     def accepted_changes(self) -> list[str]:
         """Returns the names of settings without effect that differ from their defaults."""
@@ -152,6 +138,16 @@ class Group:
                 yield name, item, value
             else:
                 yield from ((f"{name}.{inner}", *rest) for inner, *rest in value._settings())
+
+    def _group_of(self, path: str) -> tuple[Group, str]:
+        """Returns the group of a setting, and its name in the group, from its dotted name."""
+        group = self
+        *groups, last = path.split(".")
+        for each in groups:
+            if isinstance(group._item(each), Setting):
+                raise ValueError(group._unknown(path))
+            group = getattr(group, each)
+        return group, last
 
     def _item(self, name: str) -> Setting | Tree:
         item = self._tree.get(name)

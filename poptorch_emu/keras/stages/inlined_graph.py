@@ -50,6 +50,11 @@ class Frame:
             for i, tensor in enumerate(node.outputs)
         }
 
+    @property
+    def outermost(self) -> Frame:
+        """Frame of the outermost model."""
+        return self if self.outer is None else self.outer.outermost
+
     def input_number(self, tensor: Any) -> int | None:
         """Returns the index of the input that a tensor is; `None` if it is not an input."""
         return self._inputs.get(id(tensor))

@@ -168,19 +168,23 @@ def assign(model: Any, assignments: Sequence[Any]) -> None:
             decrease in a Sequential.
     """
     contents = divisible(model)
-    if isinstance(model, keras.Sequential):
-        stages = _checked(contents, assignments)
-        note_any_stages()
-        keep_assigned(model, stages)
-        return
     for each in assignments:
-        if not isinstance(each, _Entry):
+        if not isinstance(each, _Entry) and not isinstance(model, keras.Sequential):
             raise TypeError(
                 "set_pipeline_stage_assignment of a functional model takes the entries of "
                 f"get_pipeline_stage_assignment(), not {each!r}."
             )
-    for call, each in zip(contents.calls, _checked(contents, assignments), strict=True):
-        mark(call.node, each)
+    _give(contents, _checked(contents, assignments))
+
+
+def _give(contents: Contents, stages: tuple[Stages, ...]) -> None:
+    """Assigns stages to a Sequential, or to the calls of another model."""
+    if isinstance(contents.model, keras.Sequential):
+        note_any_stages()
+        keep_assigned(contents.model, stages)
+    elif contents.graph is not None:
+        for call, each in zip(contents.calls, stages, strict=True):
+            mark(call.node, each)
 
 
 def known_stages(model: Any) -> tuple[Stages, ...] | None:
@@ -195,14 +199,8 @@ def restore(model: Any, stages: Any) -> None:
     Raises:
         ValueError: the model has another number of calls, or a stage is no number.
     """
-    contents = contents_of(model)
-    checked = tuple(map(_read, stages or ()))
-    if isinstance(model, keras.Sequential) and stages is not None:
-        note_any_stages()
-        keep_assigned(model, checked)
-    elif contents.graph is not None and stages is not None:
-        for call, each in zip(contents.calls, checked, strict=True):
-            mark(call.node, each)
+    if stages is not None:
+        _give(contents_of(model), tuple(map(_read, stages)))
 
 
 def _read(stages: Any) -> Stages:

@@ -55,9 +55,6 @@ class _Run:
 
     def __init__(self, plan: StagePlan, inputs: list[Any], training: bool | None) -> None:
         self._plan, self._inputs, self._training = plan, inputs, training
-        self._outermost = next(
-            frame for call in plan.calls[0] for frame in _around(call.frame) if frame.outer is None
-        )
         self._values: dict[tuple[Frame, int], Any] = {}
         self._masks: dict[tuple[Frame, int], Any] = {}  # Masks of the values given as inputs.
 
@@ -66,7 +63,8 @@ class _Run:
             Block.start(str(stage), self._plan.ipus[stage])
             for call in calls:
                 self._make(call)
-        outputs = [self._value(self._outermost, tensor) for tensor in graph._outputs]
+        outermost = self._plan.calls[0][0].frame.outermost
+        outputs = [self._value(outermost, tensor) for tensor in graph._outputs]
         return keras.tree.pack_sequence_as(graph._outputs_struct, outputs)
 
     def _make(self, call: StagedCall) -> None:
@@ -149,12 +147,6 @@ class _Run:
                 self._value(inner, inner.contents.graph._inputs[number])
                 return self._masks.get((inner, number))
         return None
-
-
-def _around(frame: Frame) -> Iterator[Frame]:
-    yield frame
-    if frame.outer is not None:
-        yield from _around(frame.outer)
 
 
 def _of_form(value: Any, tensor: Any) -> Any:

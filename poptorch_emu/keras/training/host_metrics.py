@@ -25,7 +25,7 @@ def needs_outputs(model: Any) -> bool:
     return (
         model._compile_metrics is not None
         or _has_own_metrics(model)
-        or bool(model._compile_loss is not None and model._compile_loss.metrics)
+        or _has_metrics_of_losses(model)
     )
 
 
@@ -141,7 +141,7 @@ def _rows(outputs: Any, rows: int, numbers: Sequence[int]) -> Any:
 def _update(model: Any, batch: Batch, outputs: Any) -> Any:
     x, y, sample_weight = batch
     with torch.no_grad():
-        if model._compile_loss is not None and model._compile_loss.metrics:
+        if _has_metrics_of_losses(model):
             model._compile_loss(y, outputs, sample_weight)  # Updates the single losses' metrics.
         return model.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
@@ -150,9 +150,13 @@ def _has_own_metrics(model: Any) -> bool:
     return type(model).compute_metrics is not keras.Model.compute_metrics
 
 
+def _has_metrics_of_losses(model: Any) -> bool:
+    return bool(model._compile_loss is not None and model._compile_loss.metrics)
+
+
 def _can_be_joined(model: Any) -> bool:
     """Returns whether metrics over joined batches equal metrics over single batches."""
-    if _has_own_metrics(model) or (model._compile_loss is not None and model._compile_loss.metrics):
+    if _has_own_metrics(model) or _has_metrics_of_losses(model):
         return False
     return all(map(_adds_rows, model._compile_metrics.metrics))
 

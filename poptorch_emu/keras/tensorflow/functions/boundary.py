@@ -29,6 +29,7 @@ from poptorch_emu.keras.capture.device_values import is_computing
 from poptorch_emu.keras.capture.host_values import HostTensor, to_torch
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import value_of
+from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.keras.tensorflow.functions import unrolled_control
 from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
 from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
@@ -59,21 +60,19 @@ def install() -> None:
     _SymbolicCalls().register()
     unrolled_control.install()
     _note_handles()
-    _call_inside()
     give_shapes_methods()
     answer_arrays()
     ops.SymbolicTensor.__array_ufunc__ = _operation_of_numpy
     ops.SymbolicTensor.__array_function__ = function_of_arrays
     ops.SymbolicTensor.__bool__ = _truth_of
-    tf.GradientTape.gradient = _for_functions(tf.GradientTape.gradient)
-    add_loss = keras.layers.Layer.add_loss
-    keras.layers.Layer.add_loss = lambda layer, loss: add_loss(layer, left(loss))
-    for owner in (keras.layers.Layer, keras.losses.Loss):
-        owner.__call__ = _called_by_program(owner.__call__)
+    replace_functions(tf.GradientTape, gradient=_gradient)
+    replace_functions(type(tf.function(lambda: None)), __call__=_call_function)
+    replace_functions(keras.layers.Layer, __call__=_call, add_loss=_add_loss)
+    replace_functions(keras.losses.Loss, __call__=_call, __init__=_build_loss)
     keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
-    _wrap_functions(LossFunctionWrapper)
-    _wrap_functions(MeanMetricWrapper)
-    _wrap_calls()
+    for kind in (LossFunctionWrapper, MeanMetricWrapper):
+        replace_functions(kind, __init__=_build_around_function)
+    replace_functions(Operation, __new__=_new_operation)
 
 
 def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,21 +112,18 @@ class _depth:  # noqa: N801
         _local.depth = self._before
 
 
-def _called_by_program(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method of Keras that accepts symbolic tensors and returns them to a program."""
+def _call(call: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a layer or a loss with values of PyTorch, and returns symbolic ones to a program."""
+    depth = getattr(_local, "depth", 0)
+    with _depth(depth + 1):
+        result = call(self, *left(args), **left(kwargs))
+    if depth:
+        return result
+    return _for_host(result, args) if current_graph() is None else entered(result)
 
-    @functools.wraps(call)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        depth = getattr(_local, "depth", 0)
-        if current_graph() is None:
-            with _depth(depth + 1):
-                result = call(self, *args, **kwargs)
-            return result if depth else _for_host(result, args)
-        with _depth(depth + 1):
-            result = call(self, *left(args), **left(kwargs))
-        return result if depth else entered(result)
 
-    return called
+def _add_loss(add_loss: Callable[..., Any], layer: Any, loss: Any) -> None:
+    add_loss(layer, left(loss))
 
 
 def _for_host(result: Any, given: Any) -> Any:
@@ -147,68 +143,46 @@ def _for_host(result: Any, given: Any) -> Any:
     return keras.tree.map_structure(number, result)
 
 
-def _wrap_calls() -> None:
-    """Wraps the `call` of each class that a program defines, so that it sees symbolic tensors."""
-    make = Operation.__new__
-
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        for each in cls.__mro__:
-            own = vars(each).get("call")
-            is_foreign = not f"{each.__module__}.".startswith(_OWN)
-            if is_foreign and isinstance(own, FunctionType) and not _is_for_program(own):
-                each.call = for_program(own)
-            elif is_foreign and hasattr(own, "python_function"):
-                each.call = for_program(own.python_function)
-        return make(cls, *args, **kwargs)
-
-    Operation.__new__ = new
-    loss_call = keras.losses.Loss.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        own = type(self).call
-        if not f"{type(self).__module__}.".startswith(_OWN) and not _is_for_program(own):
-            type(self).call = for_program(own)
-        loss_call(self, *args, **kwargs)
-
-    keras.losses.Loss.__init__ = functools.wraps(loss_call)(init)
+def _wrapped(function: Any, module: str) -> Any:
+    """Returns a user's function, wrapped by `for_program`, and one of a library unchanged."""
+    if f"{module}.".startswith(_OWN) or getattr(function, "is_for_program", False):
+        return function
+    return for_program(getattr(function, "python_function", function))
 
 
-def _is_for_program(function: Any) -> bool:
-    return getattr(function, "is_for_program", False)
+def _new_operation(make: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Makes a layer or operation whose `call`, if a program defines it, sees symbolic tensors."""
+    for each in cls.__mro__:
+        own = vars(each).get("call")
+        is_function = isinstance(own, FunctionType) or hasattr(own, "python_function")
+        if is_function and (wrapped := _wrapped(own, each.__module__)) is not own:
+            each.call = wrapped
+    return make(cls, *args, **kwargs)
 
 
-def _wrap_functions(kind: Any) -> None:
-    """Wraps a user's functions in losses and metrics, so that they see symbolic tensors."""
-    init = kind.__init__
-
-    @functools.wraps(init)
-    def wrapped(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
-        module = getattr(fn, "__module__", None) or ""
-        if not f"{module}.".startswith(_OWN) and not _is_for_program(fn):
-            fn = for_program(getattr(fn, "python_function", fn))
-        init(self, fn, *args, **kwargs)
-
-    kind.__init__ = wrapped
+def _build_loss(build: Callable[..., None], loss: Any, *args: Any, **kwargs: Any) -> None:
+    """Builds a loss whose `call`, if a program defines it, sees symbolic tensors."""
+    kind = type(loss)
+    if (wrapped := _wrapped(kind.call, kind.__module__)) is not kind.call:
+        kind.call = wrapped
+    build(loss, *args, **kwargs)
 
 
-def _call_inside() -> None:
-    """Makes functions of `tf.function` run as Python if they are called for the device."""
-    kind = type(tf.function(lambda: None))
-    call = kind.__call__
+def _build_around_function(
+    build: Callable[..., None], self: Any, fn: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Builds a loss or metric around a function; the user's one sees symbolic tensors."""
+    build(self, _wrapped(fn, getattr(fn, "__module__", None) or ""), *args, **kwargs)
 
-    @functools.wraps(call)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        leaves = keras.tree.flatten((args, kwargs))
-        is_symbolic = any(isinstance(leaf, (keras.KerasTensor, torch.Tensor)) for leaf in leaves)
-        if current_graph() is not None:
-            return self.python_function(*args, **kwargs)
-        return (
-            for_program(self.python_function)(*args, **kwargs)
-            if is_symbolic
-            else call(self, *args, **kwargs)
-        )
 
-    kind.__call__ = called
+def _call_function(call: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of `tf.function`; one that is called for the device runs as Python."""
+    if current_graph() is not None:
+        return self.python_function(*args, **kwargs)
+    leaves = keras.tree.flatten((args, kwargs))
+    if any(isinstance(leaf, (keras.KerasTensor, torch.Tensor)) for leaf in leaves):
+        return for_program(self.python_function)(*args, **kwargs)
+    return call(self, *args, **kwargs)
 
 
 def _note_handles() -> None:
@@ -243,21 +217,18 @@ def _operation_of_numpy(self: Any, ufunc: Any, method: str, *inputs: Any, **kwar
     return entered(operation(tensors[0], ufunc, method, *values, **kwargs))
 
 
-def _for_functions(gradient: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method of tapes that refuses models whose gradient the tape cannot know."""
-
-    @functools.wraps(gradient)
-    def of_host(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        leaves = keras.tree.flatten(sources)
-        if current() is None and any(isinstance(leaf, keras.Variable) for leaf in leaves):
-            raise refusal(
-                "GradientTape.gradient for weights of Keras, outside of IPUStrategy.run",
-                "Models compute with PyTorch. Write the training step as a function, and call "
-                "strategy.run(function, args=[...])",
-            )
-        return gradient(self, target, sources, *args, **kwargs)
-
-    return of_host
+def _gradient(
+    gradient: Callable[..., Any], tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Returns a tape's gradient on the host, unless it is that of a model, which no tape knows."""
+    leaves = keras.tree.flatten(sources)
+    if current() is None and any(isinstance(leaf, keras.Variable) for leaf in leaves):
+        raise refusal(
+            "GradientTape.gradient for weights of Keras, outside of IPUStrategy.run",
+            "Models compute with PyTorch. Write the training step as a function, and call "
+            "strategy.run(function, args=[...])",
+        )
+    return gradient(tape, target, sources, *args, **kwargs)
 
 
 def _truth_of(self: Any) -> bool:

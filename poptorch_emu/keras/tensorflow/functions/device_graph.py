@@ -140,7 +140,7 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
                 raise refusal(f"operator {op.type} (in {op.name!r})", way_out)
             arguments = self._arguments(op, row, inputs)
             try:
-                found = row.compute(RawCall(op, self), *arguments)
+                found = row.compute(RawCall(op), *arguments)
             except (RuntimeError, IndexError, TypeError) as fault:
                 raise _refused_by_pytorch(op, arguments, fault) from fault
         outputs = found if isinstance(found, list) else [found]

@@ -19,11 +19,9 @@ class RawCall:
 
     Attributes:
         op: operation of TensorFlow.
-        graph: graph of the device that contains the operation.
     """
 
     op: Any
-    graph: Any
 
     def attr(self, name: str) -> Any:
         """Returns an attribute; bytes become a string."""
