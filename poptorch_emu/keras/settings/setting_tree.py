@@ -105,7 +105,7 @@ class Group:
         group, name = self._group_of(attr)
         item = group._item(name)
         if not isinstance(item, Setting):
-            raise ValueError(group._unknown(attr))
+            raise ValueError(group._unknown(name))
         return AttributeMetadata(attr, (type(item.default), *item.types), item.default)
 
     def to_dict(self) -> dict[str, Any]:
