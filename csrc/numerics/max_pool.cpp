@@ -64,6 +64,30 @@ POPTORCH_EMU_FOR_EACH_CPU void take_maxima(const Windows& windows, int64_t chann
   }
 }
 
+// Returns the maximum; a NaN stays. Computed without a branch.
+POPTORCH_EMU_INLINE float larger(float x, float y) { return x > y || x != x ? x : y; }
+
+// Writes the maximum of each of `count` columns, -inf without rows, which are `step` numbers apart.
+// The ReLU keeps NaN.
+POPTORCH_EMU_FOR_EACH_CPU void take_columns(const float* __restrict__ rows, int64_t num_rows,
+                                            int64_t step, int64_t count, bool has_relu,
+                                            float* __restrict__ largest) {
+  if (num_rows == 0) std::fill_n(largest, count, -std::numeric_limits<float>::infinity());
+  if (num_rows > 0) std::copy_n(rows, count, largest);
+  for (int64_t row = 1; row < num_rows; ++row) {
+    const float* const __restrict__ next = rows + row * step;
+    for (int64_t x = 0; x < count; ++x) largest[x] = larger(next[x], largest[x]);
+  }
+  if (!has_relu) return;
+  for (int64_t x = 0; x < count; ++x) largest[x] = largest[x] < 0.0f ? 0.0f : largest[x];
+}
+
+// Writes the maximum of each pair of neighbours.
+POPTORCH_EMU_FOR_EACH_CPU void take_pairs(const float* __restrict__ numbers, int64_t count,
+                                          float* __restrict__ maxima) {
+  for (int64_t x = 0; x < count; ++x) maxima[x] = larger(numbers[2 * x + 1], numbers[2 * x]);
+}
+
 #if POPTORCH_EMU_COMPILES_VECTORS
 
 constexpr int64_t kLanes = vectors::Registers<vectors::Avx512>::kLanes;
@@ -198,6 +222,7 @@ MaxPool::Axis::Axis(int64_t image_size, int64_t kernel, int64_t stride, int64_t 
     if (first < 0) first += (dilation - 1 - first) / dilation * dilation;
     spans.push_back({first, std::max<int64_t>((end - first + dilation - 1) / dilation, 0)});
   }
+  are_pairs = kernel == 2 && stride == 2 && padding == 0 && dilation == 1 && 2 * size <= image_size;
 }
 
 MaxPool::MaxPool(const at::Tensor& images, at::IntArrayRef kernel, at::IntArrayRef stride,
@@ -242,6 +267,36 @@ void MaxPool::take_row(const float* image, int64_t channels, int64_t row, float*
   }
 #endif
   max_pool::kernels::take_maxima(windows, channels, image, maxima, indices);
+}
+
+MaxPool::Span MaxPool::rows_read(int64_t begin, int64_t most, int64_t& end) const {
+  int64_t first = rows_.image_size, last = -1;
+  for (end = begin; end < height(); ++end) {
+    // With a padding and a dilation, a window may begin before the one above it.
+    const Span& rows = rows_.spans[end];
+    if (rows.count == 0) continue;
+    const int64_t next_first = std::min(first, rows.first);
+    const int64_t next_last = std::max(last, rows.first + (rows.count - 1) * rows_.dilation);
+    if (last >= first && next_last - next_first >= most) break;
+    first = next_first, last = next_last;
+  }
+  return last < first ? Span{0, 0} : Span{first, last - first + 1};
+}
+
+void MaxPool::take_row_of_plane(const float* plane, int64_t pitch, int64_t first, int64_t row,
+                                bool has_relu, float* largest, float* maxima) const {
+  namespace kernels = max_pool::kernels;
+  const Span rows = rows_.spans[row];
+  kernels::take_columns(plane + (rows.first - first) * pitch, rows.count, rows_.dilation * pitch,
+                        columns_.image_size, has_relu, largest);
+  if (columns_.are_pairs) return kernels::take_pairs(largest, width(), maxima);
+  for (int64_t window = 0; window < width(); ++window) {
+    const Span& columns = columns_.spans[window];
+    float maximum = has_relu ? 0.0f : -std::numeric_limits<float>::infinity();
+    for (int64_t column = 0; column < columns.count; ++column)
+      maximum = kernels::larger(largest[columns.first + column * columns_.dilation], maximum);
+    maxima[window] = maximum;
+  }
 }
 
 }  // namespace poptorch_emu

@@ -31,6 +31,16 @@ class MaxPool {
     int64_t first, count;
   };
 
+  // Returns all rows from the first to the last that the rows of windows [begin, end) read. `end`
+  // is set to the largest one for which these are at most `most`, and to `begin + 1` at least.
+  Span rows_read(int64_t begin, int64_t most, int64_t& end) const;
+
+  // Writes the maxima of one row of windows over a single channel to `maxima` (width), after an
+  // optional ReLU. `plane` holds rows of the image from `first` on, `pitch` numbers apart; the
+  // columns' maxima are written to `largest` (pitch).
+  void take_row_of_plane(const float* plane, int64_t pitch, int64_t first, int64_t row,
+                         bool has_relu, float* largest, float* maxima) const;
+
  private:
   // The windows of one dimension.
   struct Axis {
@@ -40,6 +50,7 @@ class MaxPool {
 
     int64_t image_size, kernel, dilation;
     std::vector<Span> spans;  // one for each window
+    bool are_pairs;           // whether windows are neighbouring pairs from the first position on
   };
   Axis rows_, columns_;
 };

@@ -1,4 +1,5 @@
-// A convolution with few channels for inference, and the max pooling after it.
+// A convolution with few channels for inference, and the max pooling after it, by one of two
+// kernels: `numerics/direct_convolution.h`, or oneDNN's.
 //
 // oneDNN is fastest here when it writes blocks of 16 channels. PyTorch offers this layout only in
 // opaque oneDNN tensors, whose memory this operator reads directly. The pooled result is much
@@ -21,6 +22,7 @@
 
 #include "common/for_each_cpu.h"
 #include "common/sharing.h"
+#include "numerics/direct_convolution.h"
 #include "numerics/max_pool.h"
 
 #pragma GCC push_options
@@ -177,6 +179,33 @@ Tensor run(const Convolution& convolution, const Tensor& images, const Tensor& w
   return result;
 }
 
+// Computes the same by our own kernel.
+Tensor run_directly(const Convolution& convolution, const Tensor& images, const Tensor& weight,
+                    const std::optional<Tensor>& bias, const Pooling& pooling, bool has_relu) {
+  TORCH_CHECK(DirectConvolution::is_for(convolution.stride),
+              "The direct kernel of poptorch_emu::pooled_convolution needs AVX2 and strides of 1, "
+              "but got ",
+              convolution.stride, ".");
+  const auto& [stride, padding, dilation] = convolution;
+  const Tensor convolved = at::convolution(images.to(at::kMeta), weight.to(at::kMeta), {}, stride,
+                                           padding, dilation, false, {0, 0}, 1);
+  const MaxPool pool(convolved, pooling.kernel, pooling.stride, pooling.padding, pooling.dilation,
+                     pooling.ceil_mode);
+  const std::optional<Tensor> biases = bias ? std::optional(bias->contiguous()) : std::nullopt;
+  const DirectConvolution direct(images, weight, biases, padding, dilation, pool, has_relu);
+  Tensor result =
+      at::empty({images.size(0), weight.size(0), pool.height(), pool.width()}, images.options());
+  const float* const from = images.const_data_ptr<float>();
+  float* const to = result.mutable_data_ptr<float>();
+  // Below this number of multiplications a second thread costs more time than it saves.
+  constexpr int64_t kFewestMultiplications = int64_t{1} << 20;
+  const int64_t of_image = weight.numel() * convolved.size(2) * convolved.size(3);
+  share_out(images.size(0), kFewestMultiplications / of_image + 1, [&](int64_t begin, int64_t end) {
+    direct.run(from + begin * images.stride(0), end - begin, to + begin * result.stride(0));
+  });
+  return result;
+}
+
 void check(const Tensor& input, const Tensor& weight) {
   const bool has_types = input.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
   TORCH_CHECK(has_types && input.dim() == 4 && weight.dim() == 4 && input.numel() > 0,
@@ -185,16 +214,18 @@ void check(const Tensor& input, const Tensor& weight) {
               ".");
 }
 
-// Computes a convolution, a max pooling and optionally a ReLU; the result is contiguous.
+// Computes a convolution, a max pooling and optionally a ReLU, by our own kernel if `is_direct`;
+// the result is contiguous.
 Tensor pooled_convolution(const Tensor& input, const Tensor& weight,
                           const std::optional<Tensor>& bias, at::IntArrayRef stride,
                           at::IntArrayRef padding, at::IntArrayRef dilation,
                           at::IntArrayRef pool_kernel, at::IntArrayRef pool_stride,
                           at::IntArrayRef pool_padding, at::IntArrayRef pool_dilation,
-                          bool ceil_mode, bool has_relu) {
+                          bool ceil_mode, bool has_relu, bool is_direct) {
   check(input, weight);
-  return run({stride, padding, dilation}, input.contiguous(), weight.contiguous(), bias,
-             {pool_kernel, pool_stride, pool_padding, pool_dilation, ceil_mode}, has_relu);
+  return (is_direct ? run_directly : run)(
+      {stride, padding, dilation}, input.contiguous(), weight.contiguous(), bias,
+      {pool_kernel, pool_stride, pool_padding, pool_dilation, ceil_mode}, has_relu);
 }
 
 }  // namespace
@@ -206,7 +237,7 @@ TORCH_LIBRARY_FRAGMENT(poptorch_emu, m) {
   m.def(
       "pooled_convolution(Tensor input, Tensor weight, Tensor? bias, int[2] stride, int[2] "
       "padding, int[2] dilation, int[2] pool_kernel, int[2] pool_stride, int[2] pool_padding, "
-      "int[2] pool_dilation, bool ceil_mode, bool has_relu) -> Tensor");
+      "int[2] pool_dilation, bool ceil_mode, bool has_relu, bool is_direct) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(poptorch_emu, CPU, m) {

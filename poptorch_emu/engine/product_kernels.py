@@ -45,6 +45,7 @@ class Kernel(Enum):
     ONEDNN = "operators that call oneDNN"
     ROWS = "csrc/ops/lstm_rows.h"
     HEADS = "csrc/ops/attention_by_heads.cpp"
+    DIRECT = "csrc/numerics/direct_convolution.h"
 
     @property
     def number(self) -> int:
@@ -208,6 +209,8 @@ _LSTM = Limits(rows=_from(16), outputs=range(1, 257), line=32)
 # as fast. With fewer multiplications, wrapping tensors for oneDNN costs more than it saves
 # (assumed); for example, the first convolution of MNIST has 144,000 in an image.
 _FEW_CHANNELS = Limits(inputs=range(1, 16), outputs=range(1, 33), multiplications=_from(2**23))
+# Measured from 1 to 32 inputs; with more than 16 the kernel is as fast as oneDNN.
+_FEW_INPUTS = Limits(inputs=range(1, 17), outputs=range(1, 129), multiplications=_from(2**17))
 
 # If several rows apply to a product, the first one is chosen.
 TABLE = (
@@ -251,6 +254,8 @@ TABLE = (
         gives="1.16 lstm on two threads, 1.03 on one"),
     Row(Role.ATTENTION, Kernel.HEADS, Limits(line=16), vendor=_AMD, vector_bits=512,
         gives="1.04 encoder 4x256 inference"),
+    Row(Role.POOLED_CONVOLUTION, Kernel.DIRECT, _FEW_INPUTS, vector_bits=256,
+        gives="1.6 mnist inference"),
     Row(Role.POOLED_CONVOLUTION, Kernel.ONEDNN, _FEW_CHANNELS, vector_bits=512,
         gives="1.34 mnist inference"),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Runs convolutions of few channels together with the max pooling and the ReLU after them.
 
-The first layers of a network read images with few channels. For these, oneDNN is nearly twice as
-fast if it writes blocks of channels, and a pooling reads blocks as fast as any other layout
+The first layers of a network read images with few channels. For these, a kernel of our own is
+faster without AVX-512 (`csrc/numerics/direct_convolution.h`). With AVX-512, oneDNN is nearly twice
+as fast if it writes blocks of channels, and a pooling reads blocks as fast as any other layout
 (`csrc/ops/pooled_convolution.cpp`). If the operations are on several stages, the convolution's
 stage computes all of them. A ReLU may come before or after the pooling, because the order changes
 no number; a NaN stays NaN. This rewrite applies to inference.
@@ -16,7 +17,7 @@ import torch
 from torch import fx
 
 from poptorch_emu.engine.engine_graph import EngineGraph, is_single
-from poptorch_emu.engine.product_kernels import Role, choose
+from poptorch_emu.engine.product_kernels import Kernel, Role, choose
 from poptorch_emu.ir.arguments import arguments_of
 from poptorch_emu.torch_versions import OpOverload
 
@@ -34,30 +35,36 @@ class _Chain:
     pooling: fx.Node
     last: fx.Node
     has_relu: bool
+    is_direct: bool
 
 
 def pool_convolutions(code: EngineGraph) -> int:
     """Replaces convolutions whose result only a pooling reads; returns their number."""
     found = code.graph.fx.find_nodes(op="call_function", target=aten.convolution.default)
-    chains = [_chain(node) for node in found if _is_for_us(node, code)]
+    chains = [_chain(node, kernel) for node in found if (kernel := _kernel(node, code))]
     changed = [chain for chain in chains if chain is not None]
     for chain in changed:
         _replace(chain, code)
     return len(changed)
 
 
-def _is_for_us(node: fx.Node, code: EngineGraph) -> bool:
+def _kernel(node: fx.Node, code: EngineGraph) -> Kernel | None:
+    """Returns the kernel that is faster for a convolution than PyTorch's; `None` without one."""
     conv = arguments_of(node)
     weight = conv.weight.meta["val"]
     if conv.transposed or conv.groups != 1 or weight.dim() != 4 or not is_single(node):
-        return False
+        return None
     outputs, inputs, *window = weight.shape
     rows = node.meta["val"].numel() // outputs * math.prod(window)
-    is_faster = choose(Role.POOLED_CONVOLUTION, rows, inputs, outputs) is not None
-    return is_faster and is_single(conv.input) and code.is_made_once(conv.weight)
+    row = choose(Role.POOLED_CONVOLUTION, rows, inputs, outputs)
+    if row is None or not is_single(conv.input) or not code.is_made_once(conv.weight):
+        return None
+    if row.kernel is Kernel.DIRECT and set(conv.stride) != {1}:
+        return None
+    return row.kernel
 
 
-def _chain(convolution: fx.Node) -> _Chain | None:
+def _chain(convolution: fx.Node, kernel: Kernel) -> _Chain | None:
     """Returns a convolution with its pooling and ReLU; `None` if other operations read between."""
     relu = _only_user(convolution, aten.relu.default)
     pooling = _only_user(relu or convolution, _MAX_POOL)
@@ -69,7 +76,8 @@ def _chain(convolution: fx.Node) -> _Chain | None:
     (maxima,) = results
     behind = _only_user(maxima, aten.relu.default)
     last = behind or maxima
-    return _Chain(convolution, pooling, last, has_relu=bool(relu or behind))
+    has_relu, is_direct = bool(relu or behind), kernel is Kernel.DIRECT
+    return _Chain(convolution, pooling, last, has_relu, is_direct)
 
 
 def _only_user(node: fx.Node, target: OpOverload) -> fx.Node | None:
@@ -85,7 +93,7 @@ def _replace(chain: _Chain, code: EngineGraph) -> None:
     args = (
         *(conv.input, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation),
         *(pool.kernel_size, pool.stride or pool.kernel_size, pool.padding, pool.dilation),
-        *(pool.ceil_mode, chain.has_relu),
+        *(pool.ceil_mode, chain.has_relu, chain.is_direct),
     )
     like = torch.empty(chain.last.meta["val"].shape, device="meta")
     chain.last.replace_all_uses_with(code.insert(chain.convolution, _POOLED, args, like))

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.inference_ways import plain_and_other, through_blocks, two_replicas, unchanged
-from support.processors import needs_onednn, on_any_processor
+from support.processors import needs_onednn, needs_vectors, on_any_processor
 from support.rewrites import leave_out
 from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu.engine import product_kernels
-from poptorch_emu.engine.product_kernels import Role
+from poptorch_emu.engine.product_kernels import Kernel, Role
 from poptorch_emu.engine.rewrites.pooled_convolution import pool_convolutions
 
 pytestmark = needs_onednn
@@ -22,11 +22,15 @@ POOLED = "poptorch_emu::pooled_convolution("
 X = (4, 3, 20, 22)
 
 
-def pool_from(monkeypatch: pytest.MonkeyPatch, fewest: int) -> None:
-    """Allows the rewrite on any processor, from a number of multiplications on."""
+def pool_from(monkeypatch: pytest.MonkeyPatch, fewest: int, kernel: Kernel = Kernel.DIRECT) -> None:
+    """Allows the rewrite on any processor, from a number of multiplications on.
+
+    Without vectors of our own, oneDNN is the only kernel.
+    """
     limit = range(fewest, sys.maxsize)
-    table = on_any_processor(Role.POOLED_CONVOLUTION, multiplications=limit)
-    monkeypatch.setattr(product_kernels, "TABLE", table)
+    rows = on_any_processor(Role.POOLED_CONVOLUTION, multiplications=limit)
+    table = sorted(rows, key=lambda row: row.kernel is not kernel)
+    monkeypatch.setattr(product_kernels, "TABLE", tuple(table))
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +127,9 @@ BODIES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "made": (Made, 0),
     "groups": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.MaxPool2d(2)), 0),
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 6, 3), nn.MaxPool2d(2)), 0),
-    "many channels": (lambda: nn.Sequential(nn.Conv2d(3, 33, 3), nn.MaxPool2d(2)), 0),
+    "many channels": (lambda: nn.Sequential(nn.Conv2d(3, 129, 3), nn.MaxPool2d(2)), 0),
     "many inputs": (
-        lambda: nn.Sequential(nn.Conv2d(3, 16, 1), nn.Conv2d(16, 8, 3), nn.MaxPool2d(2)),
+        lambda: nn.Sequential(nn.Conv2d(3, 17, 1), nn.Conv2d(17, 8, 3), nn.MaxPool2d(2)),
         0,
     ),
     "mean": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.AvgPool2d(2)), 0),
@@ -149,15 +153,21 @@ def text_of(executor: poptorch.PoplarExecutor) -> str:
     return executor._executable.program.text()
 
 
+@pytest.mark.parametrize(
+    "kernel", [Kernel.ONEDNN, pytest.param(Kernel.DIRECT, marks=needs_vectors)]
+)
 @pytest.mark.parametrize("name", BODIES)
-def test_pooled_convolutions_equal_plain_pytorch(name):
+def test_pooled_convolutions_equal_plain_pytorch(name, kernel, monkeypatch):
+    """Our own kernel has strides of 1 only."""
+    pool_from(monkeypatch, 1, kernel)
     x, inference = images(), poptorch.inferenceModel(made(name))
     for _ in range(2):
         # Indices are integers of 32 bits on an IPU.
         torch.testing.assert_close(
             inference(x), made(name)(x), rtol=1e-4, atol=1e-5, check_dtype=name != "places"
         )
-    assert text_of(inference).count(POOLED) == BODIES[name][1]
+    is_strided = name == "strange" and kernel is Kernel.DIRECT
+    assert text_of(inference).count(POOLED) == (0 if is_strided else BODIES[name][1])
 
 
 @pytest.mark.parametrize("name", ["relu last", "relu first", "both", "norm"])
