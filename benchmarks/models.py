@@ -41,6 +41,11 @@ class Case:
         return self.make_optimizer is _SGD
 
     @property
+    def has_images(self) -> bool:
+        """Whether the inputs are images (N, C, H, W)."""
+        return self.batch(1)[0].dim() == 4
+
+    @property
     def samples(self) -> int:
         """Number of rows in a call."""
         return self.rows * self.accumulation * self.iterations

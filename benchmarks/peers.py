@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,46 @@ FOR_INFERENCE = {
 }
 
 
-def expert_step(case: Case, is_compiled: bool = False) -> Step:
-    """Returns the step in plain PyTorch, or wholly under `torch.compile`."""
+@dataclass(frozen=True)
+class Expert:
+    """Choices of an expert for PyTorch.
+
+    Attributes:
+        is_compiled: whether model and gradients are compiled by `torch.compile`.
+        is_searched: whether Inductor also times several kernels for each product (max-autotune).
+        has_channels_last: whether weights and images are in the order of channels last.
+    """
+
+    is_compiled: bool = False
+    is_searched: bool = False
+    has_channels_last: bool = False
+
+
+# The peers in PyTorch, by the names of `speed.py`.
+EXPERTS = {
+    "expert": Expert(),
+    "expert, channels last": Expert(has_channels_last=True),
+    "expert, compiled": Expert(is_compiled=True),
+    "expert, compiled, channels last": Expert(is_compiled=True, has_channels_last=True),
+    "expert, max-autotune": Expert(is_compiled=True, is_searched=True),
+}
+
+
+def expert_step(case: Case, expert: Expert) -> Step:
+    """Returns the step of an expert in PyTorch."""
+    is_compiled = expert.is_compiled
     if is_compiled:
         # Inductor's C++ wrapper needs less time between its kernels than its Python wrapper.
         torch._inductor.config.cpp_wrapper = True
         torch._inductor.config.freezing = case.make_optimizer is None
+        torch._inductor.config.max_autotune = expert.is_searched
     model, batches = case.make(), _joined(case)
+    if expert.has_channels_last:
+        model = model.to(memory_format=torch.channels_last)
+        batches = [
+            (images.contiguous(memory_format=torch.channels_last), *others)
+            for images, *others in batches
+        ]
     if case.make_optimizer is None:
         return _inference(model.eval(), batches, is_compiled)
     optimizers = _optimizers(case, model, has_sparse=not is_compiled)
@@ -123,6 +157,13 @@ def _exported(case: Case) -> Iterator[tuple[Path, list[np.ndarray]]]:
         path = Path(folder) / "model.onnx"
         torch.onnx.export(model, batch, path, dynamo=True, verbose=False)
         yield path, [tensor.numpy() for tensor in batch]
+
+
+def is_for(candidate: str, case: Case) -> bool:
+    """Returns whether a candidate runs a case, and differs there from the candidate before it."""
+    if candidate in FOR_INFERENCE:
+        return case.make_optimizer is None
+    return case.has_images or candidate not in EXPERTS or not EXPERTS[candidate].has_channels_last
 
 
 def lacks(candidate: str) -> str:

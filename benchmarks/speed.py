@@ -31,8 +31,7 @@ WORDS = {
     "eager": "eager",
     "eager, 1 thread": "eager_1_thread",
     "torch.compile": "compile",
-    "expert": "expert",
-    "expert, compiled": "expert_compiled",
+    **{name: name.replace(", ", "_").replace(" ", "_").replace("-", "_") for name in peers.EXPERTS},
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
 }
@@ -91,8 +90,8 @@ def step_of(case: Case, candidate: str) -> Callable[[], object]:
     match candidate:
         case "poptorch_emu":
             return emulated_step(case)
-        case "expert" | "expert, compiled":
-            return peers.expert_step(case, is_compiled=candidate != "expert")
+        case _ if candidate in peers.EXPERTS:
+            return peers.expert_step(case, peers.EXPERTS[candidate])
         case "onnxruntime":
             return peers.onnxruntime_step(case)
         case "openvino":
@@ -135,7 +134,7 @@ def compare(name: str, rounds: int, candidates: list[str], options: list[str]) -
     results: dict[str, list[Measured]] = {}
     for _ in range(rounds):
         for candidate in candidates:
-            if CASES[name].make_optimizer is not None and candidate in peers.FOR_INFERENCE:
+            if not peers.is_for(candidate, CASES[name]):
                 continue
             value = run_process(name, candidate, options)
             if value is not None:

@@ -30,7 +30,10 @@ PEERS = {
     "eager": "eager",
     "compile": "`torch.compile`",
     "expert": "expert",
+    "expert_channels_last": "expert, channels last",
     "expert_compiled": "expert, compiled",
+    "expert_compiled_channels_last": "expert, compiled, channels last",
+    "expert_max_autotune": "expert, max-autotune",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
