@@ -209,7 +209,7 @@ _LSTM = Limits(rows=_from(16), outputs=range(1, 257), line=32)
 # as fast. With fewer multiplications, wrapping tensors for oneDNN costs more than it saves
 # (assumed); for example, the first convolution of MNIST has 144,000 in an image.
 _FEW_CHANNELS = Limits(inputs=range(1, 16), outputs=range(1, 33), multiplications=_from(2**23))
-# Measured from 1 to 32 inputs; with more than 16 the kernel is as fast as oneDNN.
+# Measured on AMD from 1 to 32 inputs; with more than 16 the kernel is only as fast as oneDNN.
 _FEW_INPUTS = Limits(inputs=range(1, 17), outputs=range(1, 129), multiplications=_from(2**17))
 
 # If several rows apply to a product, the first one is chosen.

@@ -89,7 +89,16 @@ def chosen(processor: tuple[str | None, int], role: Role, *sizes: int) -> Kernel
         (UNKNOWN, POOLED, (2**14, 15, 32), None),
         (UNKNOWN, POOLED, (2**15, 16, 32), None),
         (UNKNOWN, POOLED, (2**15, 15, 33), None),
-        (INTEL_AVX2, POOLED, (2**15, 15, 32), None),
+        *(
+            (processor, POOLED, sizes, kernel)
+            for processor in (AMD_AVX2, INTEL_AVX2)
+            for sizes, kernel in (
+                ((2**6, 16, 128), Kernel.DIRECT),
+                ((2**6 - 1, 16, 128), None),
+                ((2**6, 17, 128), None),
+                ((2**6, 16, 129), None),
+            )
+        ),
     ],
 )
 def test_product_then_has_the_kernel_that_was_faster(
