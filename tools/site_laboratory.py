@@ -25,7 +25,7 @@ SWEEP: Mapping[str, Sequence[Any]] = {
     "num_ipus": (1, 2, 4),
     "schedule": SCHEDULES,
     "micro_batch": (8, 16),
-    "accumulation": (8, 12, 16, 24, 32, 64),
+    "accumulation": (8, 12, 16, 20, 24, 32, 40, 48, 64, 96),
     "recomputation": ("pipeline", "none"),
     "offload": ("nothing", "optimizer"),
     "replicas": (1, 4),

@@ -20,8 +20,10 @@ from poptorch_emu.compile.compiler import Request
 from poptorch_emu.compile.limits import least_micro_batches
 from poptorch_emu.compile.planning import (
     check_placed,
+    on_ipus,
     place,
     schedule_of,
+    segments_of,
     take_inventory,
     with_schedule,
     without_schedule,
@@ -42,7 +44,8 @@ from poptorch_emu.machine.system import System, system_of
 from poptorch_emu.machine.tile_memory import TileMemory
 from poptorch_emu.plan.inventory import Inventory
 from poptorch_emu.plan.memory.holdings import plan_memory
-from poptorch_emu.plan.memory.memory_plan import MemoryPlan
+from poptorch_emu.plan.memory.ipu_workspace import workspaces
+from poptorch_emu.plan.memory.memory_plan import Holding, MemoryPlan
 from poptorch_emu.plan.tiles.tile_contents import SegmentFigures, plan_tiles
 from poptorch_emu.plan.time.durations import Durations, KnownCosts
 from poptorch_emu.plan.time.split import Split
@@ -52,15 +55,16 @@ from poptorch_emu.schedule.partition import Partition, partition, partition_by_s
 from poptorch_emu.schedule.schedule import Port, Schedule
 from poptorch_emu.schedule.tables.named import num_stages_on, placement
 from poptorch_emu.segments.recomputation import recomputation_of
+from poptorch_emu.segments.segmented_graph import SegmentedGraph
 from poptorch_emu.trace.places.blocks import started_blocks
 
 # Traces the model for micro-batches with this number of rows.
 Capture = Callable[[int], tuple[Request, Inventory]]
 # A split, and the stage of each operation.
 _Split = tuple[Split, dict[fx.Node, int]]
+# Memory plans of a case that are kept, for example for other systems with the same chip.
+_MOST_HELD = 256
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# The placement of a graph as a comparable value.
-_Places = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -94,13 +98,16 @@ class _Case:
     request: Request
     inventory: Inventory
     codes: dict[tuple[object, ...], Inventory] = field(default_factory=dict)
+    segments: dict[tuple[object, ...], SegmentedGraph] = field(default_factory=dict)
+    workspaces: dict[tuple[object, ...], tuple[Holding, ...]] = field(default_factory=dict)
     held: dict[tuple[object, ...], tuple[MemoryPlan, TileMemory]] = field(default_factory=dict)
     figures: dict[tuple[object, ...], SegmentFigures] = field(default_factory=dict)
     costs: KnownCosts = field(default_factory=dict)
     operations: dict[tuple[object, ...], dict[Port, tuple[OperationTime, ...]]] = field(
         default_factory=dict
     )
-    has_stages: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    partitions: dict[tuple[object, ...], Partition] = field(default_factory=dict)
+    places: dict[tuple[object, ...], int] = field(default_factory=dict)
     units: dict[tuple[object, ...], tuple[Durations, Units]] = field(default_factory=dict)
     splits: dict[tuple[object, ...], _Split] = field(default_factory=dict)
     plans: dict[tuple[object, ...], Planned] = field(default_factory=dict)
@@ -142,7 +149,7 @@ class Planner:
             names = settings["overlap"].split("+")
             crossing = {} if "nothing" in names else {**crossing}
             crossing |= _crossing(case.inventory, names)
-        key = system, config, tuple(crossing.items()), _places(placed)
+        key = system, config, tuple(crossing.items()), _places(case, placed)
         if key not in case.plans:
             case.plans[key] = self._planned(case, placed, split, config, system, crossing)
         return case.plans[key]
@@ -161,7 +168,7 @@ class Planner:
         memory, tiles = _held(case, inventory)
 
         def find_time() -> TimePlan:
-            code = _code_key(config, placed, schedule), config.machine, system
+            code = _code_key(case, config, placed, schedule), config.machine, system
             operations = case.operations.setdefault(code, {})
             durations = Durations(
                 inventory, memory, system, known_costs=case.costs, known_operations=operations
@@ -174,6 +181,8 @@ class Planner:
         """Frees finished plans, which are large. Results that other plans may share stay."""
         for case in self._cases.values():
             case.plans.clear()
+            if len(case.held) > _MOST_HELD:
+                case.held.clear()
 
     def split(self, num_ipus: int, settings: Mapping[str, Any] = _NOTHING) -> Split:
         """Returns the split that minimises the time of the slowest stage, among those that fit.
@@ -217,7 +226,7 @@ class Planner:
             else:
                 case = _Case(*self.capture(rows))
             made = case.inventory
-            case.codes[_code_key(made.config, made.placed, made.schedule)] = made
+            case.codes[_code_key(case, made.config, made.placed, made.schedule)] = made
             self._cases[rows] = case
         return self._cases[rows]
 
@@ -234,26 +243,31 @@ def _placed(
     if "stages" in settings:
         return _of_blocks(case, config, settings["stages"], system), None
     if num_ipus is None or "split" not in settings and _has_stages(case, config, num_ipus):
-        return place(graph, config, is_plan=True), None
+        placed = on_ipus(_own_stages(case, config.strategy), config.strategy)
+        return check_placed(graph, placed, config, is_plan=True), None
     split, stage_of = _cut(case, config, num_ipus, system)
     ipus = tuple(stage.ipu for stage in split.stages)
     if table is not None:
         ipus = placement(table, len(ipus))
-    placed = partition_by_stages(graph, stage_of, ipus, config.strategy)
-    return check_placed(graph, placed, config, is_plan=True), split
+    key = config.strategy, ipus, tuple(stage_of.values())
+    if key not in case.partitions:
+        case.partitions[key] = partition_by_stages(graph, stage_of, ipus, config.strategy)
+    return check_placed(graph, case.partitions[key], config, is_plan=True), split
 
 
 def _has_stages(case: _Case, config: CompileConfig, num_ipus: int) -> bool:
     """Returns whether the user's stages use `num_ipus` IPUs."""
-    key = config.strategy, num_ipus
-    if key not in case.has_stages:
-        table, placed = config.strategy.table, partition(case.inventory.graph, config.strategy)
-        case.has_stages[key] = (
-            len(placed.ipu_ids) == num_ipus
-            if table is None
-            else placed.num_stages == num_stages_on(table, num_ipus)
-        )
-    return case.has_stages[key]
+    table, placed = config.strategy.table, _own_stages(case, config.strategy)
+    if table is None:
+        return len(placed.ipu_ids) == num_ipus
+    return placed.num_stages == num_stages_on(table, num_ipus)
+
+
+def _own_stages(case: _Case, strategy: StrategyConfig) -> Partition:
+    """Returns the user's stages, on the IPUs of the user's blocks."""
+    if (strategy,) not in case.partitions:
+        case.partitions[strategy,] = partition(case.inventory.graph, strategy)
+    return case.partitions[strategy,]
 
 
 def _cut(case: _Case, config: CompileConfig, num_ipus: int, system: System) -> _Split:
@@ -343,8 +357,12 @@ def _has_blocks_of_modules(case: _Case) -> bool:
 
 def _coded(case: _Case, placed: Partition, schedule: Schedule, config: CompileConfig) -> Inventory:
     """Returns the code of the IPUs, shared with another plan if its key is equal."""
-    key = _code_key(config, placed, schedule)
+    key = _code_key(case, config, placed, schedule)
     if key not in case.codes:
+        mode = recomputation_of(config, placed)
+        cut = config.is_training, mode, schedule.kinds, _places(case, placed)
+        if cut not in case.segments:
+            case.segments[cut] = segments_of(case.inventory.graph, placed, schedule, config)
         case.codes[key] = take_inventory(
             case.inventory.graph,
             placed,
@@ -353,11 +371,14 @@ def _coded(case: _Case, placed: Partition, schedule: Schedule, config: CompileCo
             config,
             case.request.optimizer,
             case.request.parameters,
+            case.segments[cut],
         )
     return with_schedule(case.codes[key], placed, schedule, config)
 
 
-def _code_key(config: CompileConfig, placed: Partition, schedule: Schedule) -> tuple[object, ...]:
+def _code_key(
+    case: _Case, config: CompileConfig, placed: Partition, schedule: Schedule
+) -> tuple[object, ...]:
     """Returns a key of everything that affects the code: kinds of actions, but not their order."""
     plain = replace(
         _with_few(config),
@@ -366,7 +387,7 @@ def _code_key(config: CompileConfig, placed: Partition, schedule: Schedule) -> t
         output_return_period=1,
         strategy=_without_order(config.strategy),
     )
-    return plain, recomputation_of(config, placed), schedule.kinds, _places(placed)
+    return plain, recomputation_of(config, placed), schedule.kinds, _places(case, placed)
 
 
 def _without_order(strategy: StrategyConfig) -> StrategyConfig:
@@ -376,13 +397,15 @@ def _without_order(strategy: StrategyConfig) -> StrategyConfig:
 def _held(case: _Case, inventory: Inventory) -> tuple[MemoryPlan, TileMemory]:
     """Returns the memory plan of the engine, and that of the tiles."""
     config, schedule = _with_few(inventory.config), inventory.schedule
-    code = schedule.kinds, _places(inventory.placed), tuple(inventory.overlapped.items())
+    code = schedule.kinds, _places(case, inventory.placed), tuple(inventory.overlapped.items())
     key = config, schedule, code
     if key not in case.held:
-        memory = plan_memory(inventory)
         plain = replace(config, strategy=_without_order(config.strategy))
-        recomputed = recomputation_of(config, inventory.placed)
-        figures = case.figures.setdefault((plain, recomputed, code), SegmentFigures())
+        same = plain, recomputation_of(config, inventory.placed), code
+        if same not in case.workspaces:
+            case.workspaces[same] = tuple(workspaces(inventory))
+        memory = plan_memory(inventory, case.workspaces[same])
+        figures = case.figures.setdefault(same, SegmentFigures())
         case.held[key] = memory, plan_tiles(inventory, memory, figures)
     return case.held[key]
 
@@ -400,8 +423,11 @@ def _with_few(config: CompileConfig) -> CompileConfig:
     )
 
 
-def _places(placed: Partition) -> _Places:
-    return placed.ipu_ids, placed.ipu_of_stage, placed.places, tuple(placed.port_of.values())
+def _places(case: _Case, placed: Partition) -> int:
+    """Returns a number that stands for the placement of a graph in keys."""
+    ports = tuple(placed.port_of.values())
+    key = placed.ipu_ids, placed.ipu_of_stage, placed.places, ports
+    return case.places.setdefault(key, len(case.places))
 
 
 def _crossing(inventory: Inventory, names: Sequence[str]) -> dict[Source | Sink, OverlapMode]:

@@ -41,12 +41,12 @@ from poptorch_emu.schedule.make import ScheduleKind, make_schedule
 from poptorch_emu.schedule.partition import Partition, partition
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.tables.named import make_table, placement
-from poptorch_emu.segments.links import plan_links
+from poptorch_emu.segments.links import LinkPlan, cuts_stashes, plan_links
 from poptorch_emu.segments.model_variables import model_variables
 from poptorch_emu.segments.phases import check_phases
 from poptorch_emu.segments.recomputation import recomputation_of, recomputed_operations
 from poptorch_emu.segments.replica_equal import replica_equal_values
-from poptorch_emu.segments.segmented_graph import cut
+from poptorch_emu.segments.segmented_graph import SegmentedGraph, cut
 from poptorch_emu.update.formulas.optimizer_config import OptimizerConfig
 from poptorch_emu.update.parts.update_plan import plan_update
 
@@ -90,7 +90,7 @@ def place(
             and micro-batches are not checked.
         is_plan: whether the model is only planned, so that it may use more IPUs than one process.
     """
-    placed = _partition(graph, config.strategy)
+    placed = on_ipus(partition(graph, config.strategy), config.strategy)
     return check_placed(graph, placed, config, is_scheduled=is_scheduled, is_plan=is_plan)
 
 
@@ -123,9 +123,8 @@ def without_schedule(config: CompileConfig) -> CompileConfig:
     return replace(config, strategy=strategy)
 
 
-def _partition(graph: Graph, strategy: StrategyConfig) -> Partition:
-    """Returns the stage of each operation. A table determines the IPU of each stage."""
-    placed = partition(graph, strategy)
+def on_ipus(placed: Partition, strategy: StrategyConfig) -> Partition:
+    """Returns stages on the IPUs of the strategy's table; unchanged if it has no table."""
     if strategy.table is None:
         return placed
     with _in_words():
@@ -175,6 +174,14 @@ def schedule_kind(strategy: StrategyConfig) -> ScheduleKind | None:
     return _SCHEDULES[strategy.kind]
 
 
+def segments_of(
+    graph: Graph, placed: Partition, schedule: Schedule, config: CompileConfig
+) -> SegmentedGraph:
+    """Returns the segments of a placed graph; of the schedule, only the kinds of actions count."""
+    recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
+    return cut(graph, placed, config.is_training, recomputed, schedule.kinds)
+
+
 def take_inventory(
     graph: Graph,
     placed: Partition,
@@ -183,10 +190,14 @@ def take_inventory(
     config: CompileConfig,
     optimizer: OptimizerConfig | None,
     parameters: tuple[str, ...],
+    segments: SegmentedGraph | None = None,
 ) -> Inventory:
-    """Returns the segments of a placed graph with their links, update and variables."""
-    recomputed = recomputed_operations(graph, placed, recomputation_of(config, placed))
-    segments = cut(graph, placed, config.is_training, recomputed, schedule.kinds)
+    """Returns the segments of a placed graph with their links, update and variables.
+
+    The result of `segments_of` may be given, because it does not depend on the replicas.
+    """
+    if segments is None:
+        segments = segments_of(graph, placed, schedule, config)
     variables = model_variables(graph, config)
     update = None
     if optimizer is not None:
@@ -197,7 +208,7 @@ def take_inventory(
     return Inventory(
         graph=graph,
         cut=segments,
-        links=plan_links(segments, placed, schedule, config, replica_equal_values(graph, config)),
+        links=_links(graph, segments, placed, schedule, config),
         overlapped=overlapped,
         placed=placed,
         schedule=schedule,
@@ -211,11 +222,17 @@ def with_schedule(
     base: Inventory, placed: Partition, schedule: Schedule, config: CompileConfig
 ) -> Inventory:
     """Returns an inventory with the same segments, and links for another schedule."""
-    replica_equal = replica_equal_values(base.graph, config)
-    return replace(
-        base,
-        placed=placed,
-        config=config,
-        schedule=schedule,
-        links=plan_links(base.cut, placed, schedule, config, replica_equal),
-    )
+    links = _links(base.graph, base.cut, placed, schedule, config)
+    return replace(base, placed=placed, config=config, schedule=schedule, links=links)
+
+
+def _links(
+    graph: Graph,
+    segments: SegmentedGraph,
+    placed: Partition,
+    schedule: Schedule,
+    config: CompileConfig,
+) -> tuple[LinkPlan, ...]:
+    """Returns the links; only a config that cuts stashes asks which values replicas share."""
+    equal = replica_equal_values(graph, config) if cuts_stashes(config) else frozenset()
+    return plan_links(segments, placed, schedule, config, equal)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from typing import NamedTuple
 
 _ACTION = re.compile(r"(0|[1-9][0-9]*)([FRBIWU])(0|[1-9][0-9]*)")
@@ -57,6 +57,8 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind.value}{self.micro_batch}"
 
 
+# Timelines name each action several times.
+@lru_cache(maxsize=8192)
 def parse_action(text: str) -> Action:
     """Returns the action that `text` names; the inverse of `str`.
 

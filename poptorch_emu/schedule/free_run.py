@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from poptorch_emu.schedule.actions import Action, Kind
 from poptorch_emu.schedule.schedule import Port, Schedule
@@ -70,6 +71,18 @@ def free_run(schedule: Schedule, length_of: Callable[[Port], float] = unit_lengt
         length_of: function that returns the length of a kind of action on a stage. If a stage has
             its backward in two halves, a whole backward takes as long as both.
     """
+    ports = [
+        (kind, stage)
+        for stage, kinds in enumerate(schedule.kinds)
+        for kind in (Kind.FORWARD, *kinds)
+    ]
+    return _run(schedule, tuple((port, length_of(port)) for port in ports))
+
+
+# Several figures of a plan follow from the same run.
+@lru_cache(maxsize=16)
+def _run(schedule: Schedule, lengths: tuple[tuple[Port, float], ...]) -> FreeRun:
+    length_of = dict(lengths)
     begins, ends = dict[Action, float](), dict[Action, float]()
     free, needs = [0.0] * schedule.num_ipus, schedule.needs
     pending = [
@@ -83,7 +96,7 @@ def free_run(schedule: Schedule, length_of: Callable[[Port], float] = unit_lengt
             while queue and all(needed in ends for needed in needs[queue[0]]):
                 action = queue.popleft()
                 begin = max([free[ipu], *(ends[needed] for needed in needs[action])])
-                length = sum(map(length_of, schedule.ports_of(action)))
+                length = sum(length_of[port] for port in schedule.ports_of(action))
                 begins[action], ends[action] = begin, begin + length
                 free[ipu] = begin + length
                 is_progressing = True

@@ -74,11 +74,16 @@ def plan_links(
     return tuple(links)
 
 
+def cuts_stashes(config: CompileConfig) -> bool:
+    """Returns whether stashed values may be divided among the replicas."""
+    return config.replication_factor > 1 and config.sharding.activation is not None
+
+
 def _is_cut(config: CompileConfig, producer: Port, consumer: Port, node: fx.Node) -> bool:
     threshold = config.sharding.activation
     return (
         is_stash(producer, consumer)
-        and config.replication_factor > 1
+        and cuts_stashes(config)
         and threshold is not None
         and bool(node.meta["val"].numel() >= threshold)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -21,16 +21,25 @@ from poptorch_emu.segments.segmented_graph import SegmentedGraph
 from poptorch_emu.update.formulas.loss_scale import FACTOR, STATISTICS
 from poptorch_emu.update.recorded import NUM_SQUARES
 
+_NUMBER_OF = {content: number for number, content in enumerate(Content)}
 
-def plan_memory(inventory: Inventory) -> MemoryPlan:
-    """Returns the memory plan of one replica. The first IPU that uses a variable holds it."""
+
+def plan_memory(
+    inventory: Inventory, known_workspaces: Sequence[Holding] | None = None
+) -> MemoryPlan:
+    """Returns the memory plan of one replica. The first IPU that uses a variable holds it.
+
+    Args:
+        inventory: the segments, and everything that they compute on.
+        known_workspaces: workspaces of the same segments and update; None to compute them.
+    """
     holdings = [
         *_variables(inventory),
         *_accumulators(inventory),
         *_sources(inventory),
         *_outputs(inventory),
         *_links(inventory),
-        *workspaces(inventory),
+        *(workspaces(inventory) if known_workspaces is None else known_workspaces),
     ]
     return MemoryPlan(
         inventory.placed.ipu_ids,
@@ -40,7 +49,7 @@ def plan_memory(inventory: Inventory) -> MemoryPlan:
 
 
 def _order(holding: Holding) -> tuple[int, int, str]:
-    return holding.ipu, list(Content).index(holding.content), holding.name
+    return holding.ipu, _NUMBER_OF[holding.content], holding.name
 
 
 def _ports_that_load(inventory: Inventory, source: Source) -> list[Port]:

@@ -6,6 +6,7 @@ stashes, values that live for some time, temporary memory of operations, and the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -252,13 +253,11 @@ def _temporary_bytes(inventory: Inventory, ipu: int, num_tiles: int, node: fx.No
 
 def _update_peak(inventory: Inventory, plan: MemoryPlan, ipu: int) -> Peak:
     """Returns the memory of the largest update of a weight, because weights are updated in turn."""
+    fetched: Counter[str] = Counter()
+    for holding in plan.select(ipu, Content.STATE, Store.REMOTE):
+        fetched[holding.name.partition("___")[2]] += holding.num_bytes
     held = {
-        weight.name: _update_bytes(inventory, weight)
-        + sum(
-            holding.num_bytes
-            for holding in plan.select(ipu, Content.STATE, Store.REMOTE)
-            if holding.name.endswith(f"___{weight.name}")
-        )
+        weight.name: _update_bytes(inventory, weight) + fetched[weight.name]
         for weight in inventory.updated_on(ipu)
     }
     if not held:

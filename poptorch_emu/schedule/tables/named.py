@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from poptorch_emu.config import TableConfig
 from poptorch_emu.schedule.actions import Kind
@@ -85,6 +85,8 @@ def placement(table: TableConfig, num_stages: int) -> tuple[int, ...]:
     return TABLES[table.name].place(num_ipus, table.stages_per_ipu)
 
 
+# Plans of one model ask for the same tables many times.
+@lru_cache(maxsize=128)
 def make_table(
     table: TableConfig, num_stages: int, num_micro_batches: int, is_training: bool
 ) -> Schedule:
