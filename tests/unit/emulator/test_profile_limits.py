@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.forked_programs import run_forked
+from support.random_plans import Case, built
+from support.trace_format import check_trace
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
@@ -73,37 +76,9 @@ def profiled(folder: Path) -> Any:
     return model
 
 
-def check_trace_events(trace: dict[str, Any]) -> None:
-    """Checks the published rules of the trace event format: what each phase must have.
-
-    Source: "Trace Event Format", the document of Chrome's tracing: common fields `name`, `ph`,
-    `ts`, `pid`, `tid`; complete events have `dur`; metadata have `args`; flows have `id` and `cat`;
-    the arguments of counters are numbers.
-    """
-    assert isinstance(trace["traceEvents"], list) and trace["displayTimeUnit"] in ("ms", "ns")
-    flows: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    for event in trace["traceEvents"]:
-        assert isinstance(event["name"], str) and isinstance(event["pid"], int)
-        if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name")
-            assert isinstance(event["args"]["name"], str)
-            continue
-        assert isinstance(event["tid"], int) and event["ts"] >= 0 and event["cat"]
-        if event["ph"] == "C":
-            assert event["args"] and all(value >= 0 for value in event["args"].values())
-        elif event["ph"] == "X":
-            assert event["dur"] >= 0 and isinstance(event["args"], dict)
-        else:
-            key = event["cat"], event["name"], event["id"]
-            flows.setdefault(key, []).append((event["ph"], event["ts"]))
-    for ends in flows.values():
-        (begin, start), (end, stop) = ends
-        assert (begin, end) == ("s", "f") and start <= stop
-
-
 def test_trace_then_keeps_the_rules_of_its_format(tmp_path):
     trace = json.loads(emulator.trace(profiled(tmp_path), tmp_path / "trace.json").read_text())
-    check_trace_events(trace)
+    check_trace(trace)
     named = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["cat"] == "tracepoint"]
     assert [event["name"] for event in named] == ["after"]
 
@@ -152,22 +127,15 @@ def test_counters_of_a_trace_then_their_highest_is_the_mean_tile_at_its_peak(tmp
     assert most == pytest.approx(tiles.mean_bytes(tiles.ipus[0]), abs=2)
 
 
-@pytest.mark.parametrize("whole", [int, round])
-def test_slices_in_whole_nanoseconds_then_lie_beside_or_within_each_other(tmp_path, whole):
-    trace = json.loads(emulator.trace(profiled(tmp_path), tmp_path / "trace.json").read_text())
-    tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for event in trace["traceEvents"]:
-        if event["ph"] == "X" and event["pid"] == 1:
-            first, length = whole(event["ts"] * 1e3), whole(event["dur"] * 1e3)
-            tracks.setdefault((event["pid"], event["tid"]), []).append((first, first + length))
-    assert tracks
-    for spans in tracks.values():
-        around: list[int] = []
-        for first, last in sorted(spans, key=lambda one: (one[0], -one[1])):
-            while around and around[-1] <= first:
-                around.pop()
-            assert not around or last <= around[-1]
-            around.append(last)
+@pytest.mark.parametrize("schedule", ["grouped", "interleaved", "zero_bubble_v", "dualpipe_v"])
+def test_trace_of_a_pipeline_then_keeps_the_rules_of_its_format(tmp_path, schedule):
+    ipus = (0, 0, 1, 1) if schedule in ("grouped", "interleaved") else (0, 1, 2, 3)
+    case = Case((16,) * 5, ipus, 4, 8, 1, 2, schedule, is_adam=True)
+    model, batch = built(case)
+    trace = json.loads(emulator.trace(model, tmp_path / "trace.json", batch).read_text())
+    check_trace(trace)
+    kinds = Counter(event["cat"] for event in trace["traceEvents"] if event["ph"] != "M")
+    assert min(kinds[kind] for kind in ("forward", "backward", "block", "cpu_op", "flow")) >= 16
 
 
 def test_operations_of_a_trace_when_there_are_too_many_then_segments_are_left(
