@@ -96,10 +96,12 @@ def draw_stacks(axes: Any, labels: Sequence[str], parts: Mapping[str, Sequence[f
     bottoms = [0.0] * len(labels)
     shown = [name for name, values in parts.items() if any(values)]
     for name in shown:
-        axes.bar(
+        bars = axes.bar(
             range(len(labels)), parts[name], bottom=bottoms, width=0.7, color=term(name).colour,
             hatch=_hatch(term(name)), edgecolor=_edge(term(name)), linewidth=0.5,
         )  # fmt: skip
+        for bar in bars:  # Otherwise a thin part on top would touch the frame.
+            bar.sticky_edges.y[:] = [0.0]
         bottoms = [low + part for low, part in zip(bottoms, parts[name], strict=True)]
     axes.set_xticks(range(len(labels)), labels, parse_math=False)
     if len(labels) > 8:

@@ -44,7 +44,7 @@ class TimeReport(TimePlan, PrintedReport):
         axes = axes_or_new(axes, 4.0 + 0.5 * len(self.ipus), 4.0)
         parts = {part.word: [1e3 * ipu.seconds[part] for ipu in self.ipus] for part in Part}
         draw_stacks(axes, [f"IPU {ipu.ipu}" for ipu in self.ipus], parts)
-        axes.set_ylabel("milliseconds of a step, by the model of the machine")
+        axes.set_ylabel("milliseconds of a step,\nby the model of the machine")
         return axes
 
     def _notes(self) -> list[str]:
