@@ -25,7 +25,7 @@ from poptorch_emu.schedule.tables.named import TABLES, named_table
 from poptorch_emu.segments.recomputation import recomputation_of
 
 # Kinds of tensors that may be in streaming memory.
-_KINDS = ("activation", "weight", "optimizer", "accumulator")
+OFFLOADED = ("activation", "weight", "optimizer", "accumulator")
 # Source: PopART's default for `minElementsForReplicatedTensorSharding`.
 _MIN_ELEMENTS_FOR_SHARDING = 8192
 _ORDERS = tuple(order.value for order in PipelineOrder)
@@ -58,7 +58,7 @@ def own_settings(inventory: Inventory) -> dict[str, Any]:
     """Returns the settings of a model; None for a value that sweeps cannot set."""
     config, placed = inventory.config, inventory.placed
     strategy, table = config.strategy, config.strategy.table
-    remote = [kind for kind in _KINDS if getattr(config.locations, kind).is_on_chip is False]
+    remote = [kind for kind in OFFLOADED if getattr(config.locations, kind).is_on_chip is False]
     schedule: str | TableConfig = strategy.order.value
     if table is not None:
         schedule = table.name if table == _named(table.name) else table
@@ -129,7 +129,7 @@ def _proportion(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> di
 
 def _offload(config: CompileConfig, value: Any, ipu_ids: Sequence[int]) -> dict[str, Any]:
     kinds = [kind for kind in value.split("+") if kind != "nothing"]
-    moved = {kind: TensorLocation(is_on_chip=not kinds) for kind in kinds or _KINDS}
+    moved = {kind: TensorLocation(is_on_chip=not kinds) for kind in kinds or OFFLOADED}
     locations: LocationConfig = replace(config.locations, **moved)
     return {"locations": locations}
 
@@ -188,7 +188,7 @@ _SEVERAL = ("offload", "overlap")
 _NAMES: Mapping[str, Sequence[str]] = {
     "recomputation": [mode.name.lower() for mode in Recomputation],
     "schedule": SCHEDULES,
-    "offload": ["nothing", *_KINDS],
+    "offload": ["nothing", *OFFLOADED],
     "overlap": ["nothing", "inputs", "results"],
     "output_mode": [mode.name for mode in OutputMode],
 }

@@ -9,6 +9,7 @@ from poptorch_emu.emulator.exports import export_pipeline, to_torch
 from poptorch_emu.emulator.host_recomputation import set_recomputation
 from poptorch_emu.emulator.lab import lab
 from poptorch_emu.emulator.latencies import set_latencies
+from poptorch_emu.emulator.live_lab import live_lab
 from poptorch_emu.emulator.numbers_comparisons import compare, first_nonfinite, record
 from poptorch_emu.emulator.numerics_reports import numerics
 from poptorch_emu.emulator.page import page
@@ -42,6 +43,7 @@ __all__ = [
     "first_nonfinite",
     "install",
     "lab",
+    "live_lab",
     "log_training",
     "memory",
     "numerics",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 from poptorch_emu.compile.planner import Planner
-from poptorch_emu.compile.settings import SCHEDULES, own_settings
+from poptorch_emu.compile.settings import OFFLOADED, SCHEDULES, own_settings
+from poptorch_emu.config import Recomputation
 from poptorch_emu.emulator.estimates import planner_of
 from poptorch_emu.emulator.given_values import path_and_inputs, wrapped
 from poptorch_emu.emulator.lab_exercises import exercise_benches
 from poptorch_emu.emulator.lab_points import choices_near, points_of
 from poptorch_emu.emulator.what_ifs import checked_sweep
 from poptorch_emu.executor.executor import PoplarExecutor
+from poptorch_emu.machine.system import SYSTEMS
+from poptorch_emu.module_loading import without_garbage_collection
 from poptorch_emu.report.page.lab_view import bench_view
 from poptorch_emu.report.page.page_file import lab_to_html
 from poptorch_emu.report.written_file import WrittenFile
@@ -28,6 +32,8 @@ _FREE = ("num_ipus", "schedule", "accumulation")
 # Micro-batches of an update for each IPU of the pipeline, from the least that fill it.
 _PER_IPU = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _SYSTEMS = ("mk2-pod16", "bow-pod16")
+# Largest number of steps of a fine slider.
+_MOST_STEPS = 128
 
 
 def lab(
@@ -45,8 +51,8 @@ def lab(
     neither Python nor a network. It first asks the reader how much of the time the IPUs wait, then
     shows formulas with the numbers of the choice, timeline, memory, the difference from the last
     choice, and code for it. If there are too many choices, the page holds those that change the
-    fewest settings, and all combinations of IPUs, schedule and accumulation. A notebook displays
-    the page itself.
+    fewest settings, and all combinations of IPUs, schedule and accumulation; `live_lab` plans any
+    choice when it is made. A notebook displays the page itself.
 
     Args:
         model: wrapped model from `trainingModel` or `inferenceModel`.
@@ -68,22 +74,35 @@ def lab(
     written, inputs = path_and_inputs("lab", "path", path, inputs)
     planner = planner_of(model, inputs, keywords)
     settings = checked_sweep(usual_sweep(planner) if sweep is None else sweep)
-    start = _start(planner, settings)
     choices = choices_near(
         list(map(len, settings.values())),
-        start,
+        _start(planner, settings),
         most_plans or (_USUAL_PLANS if sweep is None else _MOST_PLANS),
         [at for at, name in enumerate(settings) if name in _FREE],
     )
-    config = planner.inventory.config
     shown = counted(
-        points_of(planner, settings, choices), len(choices), "Laboratory", config.shows_progress_bar
+        points_of(planner, settings, choices),
+        len(choices),
+        "Laboratory",
+        planner.inventory.config.shows_progress_bar,
     )
-    name = config.model_name or type(planner.request.model).__name__
-    benches = [bench_view("Laboratory", settings, start, shown)]
-    benches += exercise_benches() if exercises else []
-    write_named(written, lab_to_html({"name": name, "benches": benches}))
+    with without_garbage_collection():
+        view = view_of(planner, settings, shown, exercises=exercises)
+    write_named(written, lab_to_html(view))
     return WrittenFile(written)
+
+
+def view_of(
+    planner: Planner,
+    settings: Mapping[str, Sequence[Any]],
+    points: Iterable[tuple[tuple[int, ...], Mapping[str, Any]]],
+    *,
+    exercises: bool,
+) -> dict[str, Any]:
+    """Returns the content of the page: the bench of a model, and those of the exercises."""
+    name = planner.inventory.config.model_name or type(planner.request.model).__name__
+    benches = [bench_view("Laboratory", settings, _start(planner, settings), points)]
+    return {"name": name, "benches": [*benches, *(exercise_benches() if exercises else ())]}
 
 
 def usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
@@ -103,6 +122,36 @@ def usual_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
     sweep["replicas"] = sorted({1, 2, 4, own["replicas"]})
     sweep["system"] = _with_own(planner.system.name, *_SYSTEMS)
     return sweep
+
+
+def fine_sweep(planner: Planner) -> dict[str, Sequence[Any]]:
+    """Returns the settings of `usual_sweep` with all values that a slider or a list can show."""
+    own = own_settings(planner.inventory)
+    numbers = {"num_ipus": 8, "micro_batch": 64, "accumulation": 128, "device_iterations": 128,
+               "replicas": 16}  # fmt: skip
+    names = {
+        "recomputation": [mode.name.lower() for mode in Recomputation],
+        "offload": ["nothing", *("+".join(kinds) for kinds in _together(OFFLOADED))],
+        "system": [name for name, system in SYSTEMS.items() if system.num_ipus],
+    }
+    sweep: dict[str, Sequence[Any]] = {}
+    for name, usual in usual_sweep(planner).items():
+        if name in numbers:
+            sweep[name] = _slider(own[name], numbers[name])
+        else:
+            sweep[name] = tuple(dict.fromkeys((*usual, *names.get(name, ()))))
+    return sweep
+
+
+def _slider(own: int, least_end: int) -> list[int]:
+    """Returns evenly spaced numbers up to twice the model's own one, and that one."""
+    end = max(least_end, 2 * own)
+    step = -(-end // _MOST_STEPS)
+    return sorted({own, *range(step, end + 1, step)})
+
+
+def _together(kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return chain.from_iterable(combinations(kinds, size) for size in range(1, len(kinds) + 1))
 
 
 def _with_own(own: str, *others: str) -> tuple[str, ...]:

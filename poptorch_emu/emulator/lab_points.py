@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from poptorch_emu.compile.planner import Planned, Planner
@@ -13,6 +15,9 @@ from poptorch_emu.errors import Error, make_error
 from poptorch_emu.module_loading import without_garbage_collection
 from poptorch_emu.report.page.lab_view import point_of
 from poptorch_emu.report.settings_code import settings_code
+
+# Indices of the values of a choice, as a page writes them.
+_INDICES = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})*")
 
 
 def choices_near(
@@ -65,9 +70,36 @@ def points_of(
 ) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
     """Yields the indices of each choice, and its point."""
     for indices in choices:
-        pairs = zip(settings.items(), indices, strict=True)
-        yield indices, point_for(planner, {name: each[at] for (name, each), at in pairs})
-        planner.forget_plans()
+        yield indices, _point_at(planner, settings, indices)
+
+
+def answers(
+    planner: Planner, settings: Mapping[str, Sequence[Any]]
+) -> Callable[[str], dict[str, Any] | None]:
+    """Returns a function from the indices of a choice as text, such as "3.0.1", to its point.
+
+    It returns None for other texts.
+    """
+
+    def answer(question: str) -> dict[str, Any] | None:
+        if not _INDICES.fullmatch(question):
+            return None
+        indices = tuple(map(int, question.split(".")))
+        sizes = tuple(map(len, settings.values()))
+        if len(indices) != len(sizes) or any(map(operator.ge, indices, sizes)):
+            return None
+        return _point_at(planner, settings, indices)
+
+    return answer
+
+
+def _point_at(
+    planner: Planner, settings: Mapping[str, Sequence[Any]], indices: Sequence[int]
+) -> dict[str, Any]:
+    pairs = zip(settings.items(), indices, strict=True)
+    point = point_for(planner, {name: values[at] for (name, values), at in pairs})
+    planner.forget_plans()
+    return point
 
 
 def point_for(planner: Planner, values: Mapping[str, Any]) -> dict[str, Any]:

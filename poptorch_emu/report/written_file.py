@@ -6,6 +6,7 @@ import html
 from pathlib import PosixPath
 
 _FRAME_PIXELS = 760
+FRAME_STYLE = f"width:100%;height:{_FRAME_PIXELS}px;box-sizing:border-box"
 
 
 class WrittenFile(PosixPath):
@@ -21,8 +22,7 @@ class WrittenFile(PosixPath):
         if self.suffix != ".html":
             return f"<code>{name}</code> ({self.stat().st_size:,} bytes)"
         page = html.escape(self.read_text(encoding="utf-8"))
-        style = f"width:100%;height:{_FRAME_PIXELS}px;box-sizing:border-box"
         return (
-            f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="{name}" style="{style}">'
+            f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="{name}" style="{FRAME_STYLE}">'
             f"</iframe><code>{name}</code>"
         )

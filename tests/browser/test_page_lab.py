@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from support.page_views import NEXT_FRAME, PATIENCE_MS
 from support.synthetic_reports import report, timeline
 
+from poptorch_emu.emulator.live_lab import LiveLab
 from poptorch_emu.report.page.lab_view import bench_view
 from poptorch_emu.report.page.page_file import lab_to_html, to_html
+from poptorch_emu.report.page.page_server import PageServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -165,6 +168,65 @@ def test_exercise_when_checked_then_it_shows_faults_or_the_reason(
     drawn(page)
     assert "Your answer" in page.inner_text("main")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture
+def live(browser: Any) -> Iterator[tuple[Any, PageServer, list[str]]]:
+    """An empty page, a server of a live laboratory whose answers are slow, and its questions."""
+    settings = {"accumulation": list(range(1, 41)), "schedule": ["grouped", "interleaved"]}
+    view = bench_view("Laboratory", settings, [0, 0], ()) | {"is_live": True}
+    questions: list[str] = []
+
+    def answer(question: str) -> dict[str, Any]:
+        questions.append(question)
+        time.sleep(0.1)
+        return point(int(question.partition(".")[0]) / 100)
+
+    server = PageServer(lab_to_html({"name": HOSTILE, "benches": [view]}, is_live=True), answer)
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    yield opened, server, questions
+    context.close()
+    server.stop()
+
+
+def test_live_lab_when_a_slider_moves_then_its_last_choice_is_shown_and_few_are_asked_for(
+    live: tuple[Any, PageServer, list[str]],
+) -> None:
+    page, server, questions = live
+    page.goto(server.address)
+    page.wait_for_selector("html[data-ready]")
+    page.click("button:has-text('Show me')")
+    drawn(page)
+    assert questions == ["0.0"]
+    slider = page.locator("[aria-label='Micro-batches of an update']")
+    slider.focus()
+    for _ in range(39):
+        slider.press("ArrowRight")
+    drawn(page)
+    assert "39%" in page.inner_text("main") and page.locator("img").count() == 0
+    assert questions[-1] == "39.0" and len(questions) == len(set(questions))
+    assert "accumulation=40" in page.url
+    server.stop()
+    page.locator("select").select_option(index=1)
+    drawn(page)
+    assert "does not answer" in page.inner_text("main")
+    page.click("button:has-text('Ask again')")
+    drawn(page)
+    assert "does not answer" in page.inner_text("main")
+
+
+def test_live_lab_when_in_the_frame_of_a_notebook_then_it_asks_its_server(
+    live: tuple[Any, PageServer, list[str]],
+) -> None:
+    page, server, _ = live
+    page.set_content(LiveLab(server)._repr_html_())
+    frame = page.frame_locator("iframe")
+    frame.locator("button:has-text('Show me')").click()
+    frame.locator("text=0%").first.wait_for()
+    frame.locator("select").select_option(index=1)
+    frame.locator("text=Schedule: grouped").wait_for()
 
 
 def test_page_when_in_the_frame_of_a_notebook_then_its_tabs_work(page: Any) -> None:

@@ -48,6 +48,11 @@ def _read(folder: Path) -> Any:
     return emulator.read_report(emulator.report(training(), folder))
 
 
+def _stopped(laboratory: Any) -> Any:
+    laboratory.stop()
+    return laboratory
+
+
 def _own_table() -> Any:
     rows = [["0F0", "0F1", "", "0B0", "0B1"], ["", "1F0|1B0", "1F1|1B1"]]
     return emulator.schedules.from_table(rows)
@@ -65,6 +70,7 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "lab": lambda folder: emulator.lab(
         training(), path=folder / "lab.html", sweep={"accumulation": [8, 16]}
     ),
+    "live_lab": lambda _: _stopped(emulator.live_lab(training(), sweep={"accumulation": [8]})),
     "report": lambda folder: emulator.report(training(), folder),
     "trace": lambda folder: emulator.trace(training(), folder / "trace.json"),
     "read_report": _read,

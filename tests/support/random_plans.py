@@ -17,10 +17,9 @@ import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.compile.settings import SCHEDULES
 from poptorch_emu.emulator.estimates import planner_of
-from poptorch_emu.emulator.lab import usual_sweep
-from poptorch_emu.emulator.lab_points import planned_for
+from poptorch_emu.emulator.lab import fine_sweep
+from poptorch_emu.emulator.lab_points import answers, planned_for
 from poptorch_emu.report.formulas import formulas_of
-from poptorch_emu.report.page.lab_view import point_of
 
 SYSTEMS = ("bow-pod16", "mk2-pod4")
 
@@ -149,7 +148,7 @@ def check_sweep(case: Case, seed: int, system: str) -> None:
 
 
 def check_laboratory(count: int, system: str) -> int:
-    """Checks that random choices of a laboratory have the figures of a model with their code.
+    """Checks that random choices of a live laboratory have the figures of a model with their code.
 
     Each formula gives the figure beside it.
 
@@ -158,18 +157,24 @@ def check_laboratory(count: int, system: str) -> int:
     """
     case = Case((64,) * 9, (0, 0, 1, 1, 2, 2, 3, 3), 4, 16, 1, 1, "grouped", is_adam=True)
     planner = planner_of(*_split(built(case)), {"system": system})
-    draw, sweep, num_planned = random.Random(0), usual_sweep(planner), 0
+    # Few sizes of micro-batches, because the model is traced for each.
+    sweep = {**fine_sweep(planner), "micro_batch": (1, 4, 7, 32)}
+    draw, num_planned, answer = random.Random(0), 0, answers(planner, sweep)
     for _ in range(count):
-        values = {name: draw.choice(list(each)) for name, each in sweep.items()}
+        indices = [draw.randrange(len(each)) for each in sweep.values()]
+        values = {name: each[at] for (name, each), at in zip(sweep.items(), indices, strict=True)}
+        question = ".".join(map(str, indices))
         try:
             planned, code = planned_for(planner, values)
-        except poptorch.Error:
+        except poptorch.Error as error:
+            assert answer(question) == {"fault": error.message}
             continue
         num_planned += 1
+        point = answer(question)
+        assert point is not None and point["code"] == code
         *lines, last = code.splitlines()
         model, batch = built(replace(case, lines="\n".join(lines)))
         alone = eval(last, {"emulator": emulator, "model": model, "inputs": [batch]})
-        point = point_of(planned)
         assert point["rows_per_second"] == alone.throughput, values
         assert point["step_seconds"] == alone.step_seconds
         assert point["num_micro_batches"] == alone.grid.num_micro_batches

@@ -1,6 +1,7 @@
 """A model of real size for the tutorial: an encoder of twelve Transformer layers, for estimates.
 
-Its weights are on PyTorch's meta device: they have shapes, but take no memory.
+Its weights are on PyTorch's meta device: they have shapes, but take no memory. The program
+`python encoder_model.py` opens the laboratory of this model.
 """
 
 from __future__ import annotations
@@ -52,3 +53,9 @@ def encoder(
         batch = torch.empty(rows, LENGTH, WIDTH, dtype=torch.half)
     optimizer = poptorch.optim.AdamW(model.parameters(), accum_type=torch.half)
     return poptorch.trainingModel(model, options, optimizer), batch
+
+
+if __name__ == "__main__":  # A laboratory that plans each choice, until Ctrl-C.
+    with poptorch.emulator.live_lab(*encoder(), system="bow-pod16", exercises=True) as laboratory:
+        print(laboratory)
+        laboratory.wait()

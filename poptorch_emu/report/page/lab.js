@@ -1,5 +1,6 @@
-// The laboratory: a control for each setting, with precomputed plans for the choices. The reader
-// first guesses how much of the time the IPUs wait, then sees the answer, then its reasons.
+// The laboratory: a control for each setting, with precomputed plans for the choices, or with plans
+// that the page asks its server for. The reader first guesses how much of the time the IPUs wait,
+// then sees the answer, then its reasons.
 "use strict";
 
 const SETTING_TITLES = {
@@ -23,6 +24,7 @@ class Bench {
     this.chosen = [...view.start];
     this.places = new Map(view.places.map((place, index) => [place, index]));
     this.chunks = new Map();
+    this.lastAnswer = Promise.resolve({});
     this.titles = view.settings.map(({ name }) => SETTING_TITLES[name] || name);
   }
 
@@ -35,14 +37,37 @@ class Bench {
     return this.chosen.flatMap((index, at) => (index === this.view.start[at] ? [] : [at]));
   }
 
-  // Returns the point of the choice; undefined if the page has no plan for it.
+  // Returns the point of the choice; undefined if there is no plan for it, or if the choice of a
+  // live laboratory has changed before its turn.
   async point() {
     const place = this.view.settings.reduce((sum, { values }, at) => sum * values.length + this.chosen[at], 0);
+    if (this.view.is_live) return this.ask(this.chosen.join("."));
     const index = this.places.get(place);
     if (index === undefined) return undefined;
     const number = Math.floor(index / this.view.chunk_size);
     if (!this.chunks.has(number)) this.chunks.set(number, unpacked(this.view.chunks[number]));
     return (await this.chunks.get(number))[index % this.view.chunk_size];
+  }
+
+  // Asks the server for a choice. It gets one question at a time, none twice in succession, and none
+  // about a choice that a moving slider has left meanwhile.
+  async ask(indices) {
+    this.lastAnswer = this.lastAnswer.then(async (last) => {
+      const isOver = indices !== this.chosen.join(".") || (last.indices === indices && !last.point.silence);
+      return isOver ? last : { indices, point: await answerOf(indices) };
+    });
+    const last = await this.lastAnswer;
+    return last.indices === indices ? last.point : undefined;
+  }
+}
+
+// Returns the server's answer, or the reason why there is none.
+async function answerOf(question) {
+  try {
+    const response = await fetch(question);
+    return response.ok ? await response.json() : { silence: await response.text() };
+  } catch {
+    return { silence: "The laboratory does not answer: it was stopped, or its program has ended." };
   }
 }
 
@@ -166,12 +191,14 @@ class Laboratory {
   async draw() {
     const turn = ++this.turn;
     const { titles, texts } = this.bench;
+    this.place.setAttribute("aria-busy", "true");
     const point = await this.bench.point();
     if (turn !== this.turn) return;
+    this.place.removeAttribute("aria-busy");
     forgetCharts();
     this.timelines = [];
     clock.hz = (point && point.clock_hz) || null;
-    if (point) this.now = { titles, texts, point };
+    if (point && !point.silence) this.now = { titles, texts, point };
     this.place.replaceChildren(...this.cards(point).filter(Boolean));
     // A page in a frame of a notebook has no address of its own.
     if (location.protocol !== "about:") history.replaceState(null, "", this.address());
@@ -184,6 +211,7 @@ class Laboratory {
 
   cards(point) {
     if (!point) return [this.missing()];
+    if (point.silence) return [this.silent(point.silence)];
     if (point.fault) return [card("These settings cannot be combined", {}, element("p", {}, point.fault)), this.back()];
     if (this.asks && !this.bench.view.task) return [this.question()];
     return this.answer(point);
@@ -197,13 +225,20 @@ class Laboratory {
     `${titles[at]} back to ${view.settings[at].values[view.start[at]]}`)));
   }
 
+  silent(reason) {
+    return card("There is no plan", { tools: [element("button", { type: "button", onclick: () => this.draw() }, "Ask again")] },
+      element("p", {}, reason));
+  }
+
   missing() {
-    const { view, changed, texts } = this.bench;
-    const sweep = view.settings.map(({ name, is_number: isNumber }, at) => `"${name}": [${isNumber ? texts[at] : `"${texts[at]}"`}]`);
+    const { view, changed, chosen } = this.bench;
+    const sweep = view.settings.map(({ name, codes }, at) => `"${name}": [${codes[chosen[at]]}]`);
     return card("This page has no plan for these settings", {},
       element("p", {}, `It has the plans in which few settings differ from its start (IPUs, schedule and accumulation combine freely), but ${countText(changed.length)} differ now. `
         + "Set one of them back, or plan these settings in Python:"),
-      codeElement(`emulator.what_if(model, *inputs, sweep={${sweep.join(", ")}})`), this.back());
+      codeElement(`emulator.what_if(model, *inputs, sweep={${sweep.join(", ")}})`),
+      element("p", {}, "A live laboratory plans every choice when you make it. In a notebook, this cell opens it:"),
+      codeElement("emulator.live_lab(model, *inputs)"), this.back());
   }
 
   question() {

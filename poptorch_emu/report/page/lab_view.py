@@ -55,6 +55,7 @@ def bench_view(
             {
                 "name": name,
                 "values": [str(value) for value in values],
+                "codes": [_code(value) for value in values],
                 "is_number": all(type(value) in (int, float) for value in values),
             }
             for name, values in settings.items()
@@ -64,6 +65,11 @@ def bench_view(
         "places": places,
         "chunks": chunks,
     }
+
+
+def _code(value: object) -> str:
+    """Returns a value as Python writes it, with double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _place(indices: Sequence[int], sizes: Sequence[int]) -> int:

@@ -78,17 +78,23 @@ def to_html(reports: Sequence[Mapping[str, Any]], files: Sequence[str] = ()) -> 
     return _page(f"{names} · report", data, _SCRIPTS)
 
 
-def lab_to_html(view: Mapping[str, Any]) -> str:
-    """Returns the page of a laboratory: its name, and `benches` of `lab_view.bench_view`."""
-    return _page(f"{view['name']} · laboratory", {**view, "foot": _foot()}, _LAB_SCRIPTS)
+def lab_to_html(view: Mapping[str, Any], *, is_live: bool = False) -> str:
+    """Returns the page of a laboratory.
+
+    Args:
+        view: its name, and `benches` of `lab_view.bench_view`.
+        is_live: whether the page may ask the server that it comes from.
+    """
+    title, data = f"{view['name']} · laboratory", {**view, "foot": _foot()}
+    return _page(title, data, _LAB_SCRIPTS, is_live=is_live)
 
 
-def _page(title: str, data: object, names: Sequence[str]) -> str:
+def _page(title: str, data: object, names: Sequence[str], *, is_live: bool = False) -> str:
     scripts = ((_FOLDER / name).read_text(encoding="utf-8") for name in names)
     script = "\n".join([f'"use strict";\nconst TERMS = {json.dumps(_terms())};', *scripts])
     library = _LIBRARY.read_text(encoding="utf-8")
     parts = {
-        "policy": _policy(script, library),
+        "policy": _policy(script, library) + ("; connect-src 'self'" if is_live else ""),
         "title": as_html(title),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "data": to_script_json(data),
