@@ -140,7 +140,9 @@ class CapturedModel(torch.nn.Module):
     def _scope(self, device: torch.device) -> StoringScope:
         """Returns a scope that gives variables the tracer's values."""
         values = {name: getattr(self, name) for name in self.variables}
-        arguments = self.variables, values, device, _variables_of_losses(self._held[0])
+        losses = self._held[0]._compile_loss
+        # The host updates the variables of the single losses' metrics.
+        arguments = self.variables, values, device, () if losses is None else losses.variables
         if self.update is None:
             return StoringScope(*arguments)
         return ReadingScope({}, self.update.counts, *arguments, self.update.trained)
@@ -186,12 +188,6 @@ def named_variables(variables: Sequence[Any]) -> dict[str, Any]:
             name = f"{path}_{number}"
         named[name] = variable
     return named
-
-
-def _variables_of_losses(model: Any) -> Sequence[Any]:
-    """Returns the variables of the single losses' metrics, which the host updates."""
-    losses = model._compile_loss
-    return () if losses is None else losses.variables
 
 
 @contextmanager

@@ -19,12 +19,7 @@ from keras.src.utils.module_utils import h5py
 from poptorch_emu.config import TableConfig
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.settings import run_settings
-from poptorch_emu.keras.settings.run_settings import (
-    GradientAccumulationReductionMethod,
-    ModelSettings,
-    PipelineSchedule,
-    RecomputationMode,
-)
+from poptorch_emu.keras.settings.run_settings import ModelSettings
 from poptorch_emu.keras.stages import stage_assignment
 
 # Names of the methods of a model that save and restore them.
@@ -86,16 +81,16 @@ def _settings(given: Mapping[str, Any]) -> ModelSettings:
     proportions, schedule = given["proportions"], given["schedule"]
     return ModelSettings(
         accumulation=run_settings.checked_accumulation(given["accumulation"]),
-        reduction=_member(GradientAccumulationReductionMethod, given["reduction"]),
+        reduction=_member(run_settings.GradientAccumulationReductionMethod, given["reduction"]),
         device_mapping=run_settings.checked_mapping(given["device_mapping"]),
-        schedule=_member(PipelineSchedule, schedule)
+        schedule=_member(run_settings.PipelineSchedule, schedule)
         if isinstance(schedule, str)
         else TableConfig(
             str(schedule["name"]),
             int(schedule["stages_per_ipu"]),
             tuple(tuple(map(str, row)) for row in schedule["rows"]),
         ),
-        recomputation=_member(RecomputationMode, given["recomputation"]),
+        recomputation=_member(run_settings.RecomputationMode, given["recomputation"]),
         placement=run_settings.checked_placement(given["placement"]),
         proportions=tuple(None if each is None else float(each) for each in proportions),
     )

@@ -146,7 +146,8 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
         batches = list(itertools.islice(iterator, wanted))
         self._steps_seen: int = seen + len(batches)
         if len(batches) < wanted or (self.steps_per_epoch and not wanted):
-            self._end_data()
+            with self.catch_stop_iteration():  # Records the number of batches, with a warning.
+                raise StopIteration
             self._warn_of_rest(len(batches))
             del batches[self._without_rest(len(batches)) :]
         if not batches:
@@ -165,11 +166,6 @@ class Executions(_OF_KERAS):  # type: ignore[misc, valid-type]
                 f"{self.replicas}.",
                 stacklevel=2,
             )
-
-    def _end_data(self) -> None:
-        """Records the number of batches in the data, with Keras's own warning."""
-        with self.catch_stop_iteration():
-            raise StopIteration
 
 
 _replicas: ContextVar[Callable[[], int] | None] = ContextVar("replicas", default=None)

@@ -49,11 +49,9 @@ class HostMetrics:
 
     def result_or_logs(self, logs: Any) -> Any:
         """Returns the results that Keras shows for an epoch, given its last logs."""
-        return (
-            logs
-            if self._states
-            else type(self._model)._get_metrics_result_or_logs(self._model, logs)
-        )
+        if self._states:
+            return logs
+        return type(self._model)._get_metrics_result_or_logs(self._model, logs)
 
     def update(
         self,

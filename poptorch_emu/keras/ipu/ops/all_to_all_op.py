@@ -6,7 +6,8 @@ from typing import Any
 
 from keras import ops
 
-from poptorch_emu.keras.ipu.ops.replicas import exchanged, gathered, num_replicas
+from poptorch_emu.companions.poptorch_experimental_addons import collectives
+from poptorch_emu.keras.ipu.ops.replicas import exchanged, num_replicas
 
 __all__ = ["all_gather", "all_to_all"]
 
@@ -48,12 +49,13 @@ def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
     """Returns the tensors of all replicas on a new first axis (exact).
 
     Args:
-            x: tensor to gather.
-            replication_factor: number of replicas.
-            name: accepted.
+        x: tensor to gather.
+        replication_factor: number of replicas.
+        name: accepted.
 
-        Raises:
-            ValueError: `replication_factor` is not the number of replicas.
+    Raises:
+        ValueError: `replication_factor` is not the number of replicas.
     """
     count = num_replicas("all_to_all_op.all_gather", "replication_factor", replication_factor)
-    return gathered(x, count)
+    x = ops.convert_to_tensor(x)
+    return x.unsqueeze(0) if count == 1 else collectives.all_gather_cross_replica(x, count)

@@ -51,18 +51,6 @@ def summed(x: Any, count: int) -> Any:
     return collectives.all_reduce_cross_replica_sum(x, count)
 
 
-def gathered(x: Any, count: int) -> Any:
-    """Returns the values of all replicas on a new first axis."""
-    x = keras.ops.convert_to_tensor(x)
-    return x.unsqueeze(0) if count == 1 else collectives.all_gather_cross_replica(x, count)
-
-
 def exchanged(pieces: torch.Tensor, count: int) -> torch.Tensor:
     """Returns the pieces sent to this replica; piece s of the first axis goes to replica s."""
     return pieces if count == 1 else collectives.all_to_all_single_cross_replica(pieces, count)
-
-
-def index() -> Any:
-    """Returns the index of the replica."""
-    count = num_replicas()
-    return exchanged(keras.ops.arange(count, dtype="int32"), count)[0]

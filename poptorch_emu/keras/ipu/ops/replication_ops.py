@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from poptorch_emu.keras.ipu.ops.replicas import index
+from keras import ops
+
+from poptorch_emu.keras.ipu.ops.replicas import exchanged, num_replicas
 
 __all__ = ["replication_index"]
 
@@ -15,4 +17,5 @@ def replication_index(name: str | None = None) -> Any:
     Args:
         name: accepted.
     """
-    return index()
+    count = num_replicas()
+    return exchanged(ops.arange(count, dtype="int32"), count)[0]

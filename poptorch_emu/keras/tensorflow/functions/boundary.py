@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -80,7 +81,7 @@ def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with device_graph(), _depth(0):
+        with device_graph(), _at_depth(0):
             return left_on_device(function(*entered(args), **entered(kwargs)))
 
     call.is_for_program = True  # type: ignore[attr-defined]
@@ -98,24 +99,20 @@ def left_on_device(values: Any) -> Any:
     return keras.tree.map_structure(leave, values)
 
 
-class _depth:  # noqa: N801
+@contextmanager
+def _at_depth(depth: int) -> Iterator[None]:
     """Sets the nesting depth of Keras calls in this thread, during a context."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-
-    def __enter__(self) -> None:
-        self._before = getattr(_local, "depth", 0)
-        _local.depth = self._depth
-
-    def __exit__(self, *error: Any) -> None:
-        _local.depth = self._before
+    before, _local.depth = getattr(_local, "depth", 0), depth
+    try:
+        yield
+    finally:
+        _local.depth = before
 
 
 def _call(call: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls a layer or a loss with values of PyTorch, and returns symbolic ones to a program."""
     depth = getattr(_local, "depth", 0)
-    with _depth(depth + 1):
+    with _at_depth(depth + 1):
         result = call(self, *left(args), **left(kwargs))
     if depth:
         return result

@@ -258,15 +258,12 @@ def _refused_by_pytorch(op: Any, arguments: Sequence[Any], fault: Exception) -> 
 
 
 def _on_device(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        check_integers(value)
-        tensor = to_torch(value) if value.dtype.name != "bfloat16" else _of_bfloat16(value)
-        return keras.ops.convert_to_tensor(tensor)
-    return value
-
-
-def _of_bfloat16(value: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(value, np.float32)).to(torch.bfloat16)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    check_integers(value)
+    is_known = value.dtype.name != "bfloat16"  # PyTorch cannot read NumPy's arrays of this type.
+    tensor = to_torch(value if is_known else np.array(value, np.float32))
+    return keras.ops.convert_to_tensor(tensor if is_known else tensor.to(torch.bfloat16))
 
 
 def _computed_by_host(op: Any, inputs: Sequence[Any]) -> list[Any]:
