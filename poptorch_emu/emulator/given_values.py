@@ -15,6 +15,9 @@ from poptorch_emu.untrusted.files import given_path
 
 # Models of other front ends have a method of this name, which returns the executor that ran last.
 LAST_RUN = "_poptorch_emu_last_run"
+# They have a method of this name, too: it calls a function with each executor that trains, and
+# returns a function that ends this.
+FOLLOW = "_poptorch_emu_follow"
 
 
 def wrapped(model: object) -> PoplarExecutor:

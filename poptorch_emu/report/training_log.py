@@ -34,15 +34,19 @@ class TrainingLog:
         path: folder of the run.
         writer: PyTorch's `SummaryWriter` of the run, for scalars of the user's own.
         num_updates: number of weight updates since the log began.
+        times: function that returns the plan of time of a call on the virtual system.
+        loss_output: position of the output that is the loss; `None` to find it in the graph.
     """
 
-    def __init__(self, parent: Path, name: str, times: Callable[[], TimePlan]) -> None:
+    times: Callable[[], TimePlan]
+    loss_output: int | None = None
+
+    def __init__(self, parent: Path, name: str) -> None:
         """Opens the file of a new run.
 
         Args:
             parent: folder of all runs.
             name: name of the run, which gets a number if it exists.
-            times: returns the plan of time of a call on the virtual system.
 
         Raises:
             ImportError: TensorBoard is not installed.
@@ -52,7 +56,6 @@ class TrainingLog:
         self.path = _run_folder(parent, name)
         self.writer = make_writer(str(self.path))
         self.num_updates = 0
-        self._times = times
         self._num_rows = 0
         self._modelled: Values = {}
         self._outputs: dict[int, tuple[str, Scalar]] = {}
@@ -80,10 +83,12 @@ class TrainingLog:
 
     def begin(self, session: Session) -> None:
         """Prepares the log for the calls of a session."""
-        plan, executable = self._times(), session.executable
+        plan, executable = self.times(), session.executable
         self._num_rows, self._last_end = plan.samples_per_step, None
         self._modelled = modelled(plan, executable)
         self._outputs = outputs_of(executable)
+        if self.loss_output is not None:
+            self._outputs[self.loss_output] = LOSS.tag, LOSS
         if all(kind is not LOSS for _, kind in self._outputs.values()):
             logger.warning(
                 "The log in %s has no loss, because forward does not return it. Return the loss "

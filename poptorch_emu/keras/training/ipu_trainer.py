@@ -61,6 +61,7 @@ class IpuTrainer:
         self.metrics = HostMetrics(model)
         self.calls_back_each_step = False
         self._step_logs: list[Any] = []  # Logs of the last execution.
+        self._followers: list[Callable[[PoplarExecutor], None]] = []
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles the model as Keras does, and checks the number of steps of an execution.
@@ -204,13 +205,24 @@ class IpuTrainer:
         key = (use, form_of(batches[0]), len(batches))
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._made(use, batches)
+            program = self._made(use, batches)
+            for begin in self._followers if use is Use.TRAIN else ():
+                begin(program.executor)
+            self._programs[key] = program
         self._last = program
         return program
 
     def last_executor(self) -> PoplarExecutor | None:
         """Returns the executor that ran last; `None` if none did, or if settings have changed."""
         return None if self._last is None else self._last.executor
+
+    def follow(self, begin: Callable[[PoplarExecutor], None]) -> Callable[[], None]:
+        """Calls a function with each executor that trains; returns a function that ends this."""
+        for key, program in self._programs.items():
+            if key[0] is Use.TRAIN:
+                begin(program.executor)
+        self._followers.append(begin)
+        return lambda: self._followers.remove(begin) if begin in self._followers else None
 
     def _made(self, use: Use, batches: Sequence[Batch]) -> KerasProgram:
         model, plan = self._model, self._plan()

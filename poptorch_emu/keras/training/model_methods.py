@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from poptorch_emu.config import TableConfig
-from poptorch_emu.emulator.given_values import LAST_RUN
+from poptorch_emu.emulator.given_values import FOLLOW, LAST_RUN
 from poptorch_emu.errors import compiler_error
 from poptorch_emu.keras.capture.captured_model import Use
 from poptorch_emu.keras.keras_2.old_files import saved_model_refused
@@ -49,6 +49,7 @@ class IpuModelMethods:
             attributes[use.value] = partial(trainer.run, use)
             attributes[f"make_{use.function}"] = partial(trainer.make_function, use)
         attributes[LAST_RUN] = trainer.last_executor
+        attributes[FOLLOW] = trainer.follow
         attributes[saved_stages.SAVE] = self._save_stages
         attributes[saved_stages.RESTORE] = self._restore_stages
         attributes["reset_metrics"] = trainer.metrics.reset
