@@ -37,6 +37,44 @@ def test_result_of_a_model_when_given_an_array_then_has_numbers_and_a_gradient()
     np.testing.assert_array_equal(model.trainable_variables[0].value.grad, np.full((4, 3), 2))
 
 
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda w: w * 2,
+        lambda w: 1 - w,
+        lambda w: -w / 3.0,
+        lambda w: abs(w) ** 2,
+        lambda w: w @ tf.transpose(w),
+        lambda w: w > 0,
+        lambda w: w[1:, ::-1],
+        lambda w: list(w)[1],
+        lambda w: tf.norm(w),
+        lambda w: tf.where(w > 0, w, tf.zeros_like(w)),
+        lambda w: w * tf.Variable(2.0) + tf.ones((3,)),
+        lambda w: tf.linalg.global_norm([w, w]),
+    ],
+)
+def test_expression_with_a_weight_on_the_host_then_is_a_tensor_of_tensorflow(compute) -> None:
+    programs.strategy()
+    layer = keras.layers.Dense(3)
+    layer.build((None, 4))
+    found = compute(layer.kernel)
+    assert isinstance(found, tf.Tensor)
+    wanted = compute(tf.constant(layer.get_weights()[0]))
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-6)
+
+
+def test_weight_when_assigned_an_expression_on_the_host_then_has_its_values() -> None:
+    programs.strategy()
+    layer = keras.layers.Dense(3)
+    layer.build((None, 4))
+    kernel, wanted = layer.kernel, layer.get_weights()[0] * np.float32(0.9)
+    np.testing.assert_allclose(kernel.assign(kernel * 0.9).numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(kernel), wanted, rtol=1e-6)
+    np.testing.assert_allclose(keras.ops.mean(kernel).numpy(), wanted.mean(), rtol=1e-6)
+    np.testing.assert_allclose(float(tf.reduce_mean(kernel)), wanted.mean(), rtol=1e-6)
+
+
 def test_gradient_of_a_model_on_the_host_then_the_way_out_is_said() -> None:
     programs.strategy()
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])

@@ -31,7 +31,7 @@ from poptorch_emu.keras.capture.host_values import HostTensor, to_torch
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import value_of
 from poptorch_emu.keras.replacement import replace_functions
-from poptorch_emu.keras.tensorflow.functions import unrolled_control
+from poptorch_emu.keras.tensorflow.functions import host_expressions, unrolled_control
 from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
 from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
 from poptorch_emu.keras.tensorflow.functions.numpy_operands import (
@@ -60,12 +60,14 @@ def install() -> None:
     _convert_for_keras()
     _SymbolicCalls().register()
     unrolled_control.install()
+    host_expressions.install()
     _note_handles()
     give_shapes_methods()
     answer_arrays()
     ops.SymbolicTensor.__array_ufunc__ = _operation_of_numpy
     ops.SymbolicTensor.__array_function__ = function_of_arrays
     ops.SymbolicTensor.__bool__ = _truth_of
+    ops.SymbolicTensor.__len__ = _length_of
     replace_functions(tf.GradientTape, gradient=_gradient)
     replace_functions(type(tf.function(lambda: None)), __call__=_call_function)
     replace_functions(keras.layers.Layer, __call__=_call, add_loss=_add_loss)
@@ -244,6 +246,12 @@ def _truth_of(self: Any) -> bool:
             "tf.logical_or or tf.logical_not",
         )
     return bool(value)
+
+
+def _length_of(self: Any) -> int:
+    """Returns the first size of a symbolic tensor of the device, which is always known."""
+    is_known = current_graph() is not None and self.shape.rank
+    return int(self.shape[0]) if is_known else int(tf.Tensor.__len__(self))
 
 
 def _is_counter(value: torch.Tensor) -> bool:
