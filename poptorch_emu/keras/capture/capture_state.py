@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from poptorch_emu.errors import compiler_error
+from poptorch_emu.keras.capture.python_state import PythonState, RepeatedCode
 from poptorch_emu.keras.capture.symbolic_values import entered, left, outside_of_graphs
 
 
@@ -91,12 +92,16 @@ class DeviceLoop:
         body: last pass of the loop.
         carried: local variables that one pass hands to the next, as (value before the loop, value
             after a pass).
+        code: what its code changes in Python; `None` if that is not known.
+        is_of_python: whether TensorFlow runs the code for each value, as in Python.
     """
 
     ordinal: int
     values: Sequence[Any]
     body: Pass
     carried: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    code: RepeatedCode | None = None
+    is_of_python: bool = False
 
 
 class Capture(ABC):
@@ -109,15 +114,18 @@ class Capture(ABC):
         origins: (gradient, target, source) of each gradient that a tape returned, by its id.
         tapes: records of the tapes that are open.
         former_values: tensors that were read from a variable before it was assigned, by its id.
+        python: objects of Python that the function can change; `None` for a model.
     """
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, python: PythonState | None = None) -> None:
         """Prepares a capture.
 
         Args:
             replicas: number of replicas among which batches are divided.
+            python: objects of Python that the function can change; `None` for a model.
         """
         self.replicas = replicas
+        self.python = python
         self.outermost = Pass()
         self._innermost = self.outermost
         self._num_loops = 0
@@ -131,17 +139,23 @@ class Capture(ABC):
         """Returns the next element of an infeed."""
 
     @abstractmethod
-    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
-        """Yields the values of a loop's variable, as far as the loop is run."""
+    def passes(self, ordinal: int, values: Sequence[Any], is_of_python: bool) -> Iterator[Any]:
+        """Yields the values of a loop's variable, as far as the loop is run.
+
+        Args:
+            ordinal: index of the loop among the loops that the function begins.
+            values: values of the loop's variable.
+            is_of_python: whether TensorFlow runs the code for each value, as in Python.
+        """
 
     def known_count(self) -> int | None:
         """Returns the number of iterations of the loop that begins next; `None` if unknown."""
         return None
 
-    def run_loop(self, values: Sequence[Any]) -> Iterator[Any]:
+    def run_loop(self, values: Sequence[Any], *, is_of_python: bool = False) -> Iterator[Any]:
         """Yields the values of the variable of a loop that begins."""
         ordinal = self._num_loops
-        for value in self.passes(ordinal, values):
+        for value in self.passes(ordinal, values, is_of_python):
             self._num_loops = ordinal + 1  # Loops inside have the same ordinals in each pass.
             yield value
         self._num_loops = max(self._num_loops, ordinal + 1)
@@ -189,6 +203,13 @@ class Capture(ABC):
         finally:
             self._innermost = outer
 
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Discards the acts within the context, and its changes of Python's objects."""
+        python = self.python
+        with self.one_pass(), nullcontext() if python is None else python.repetition(python.now()):
+            yield
+
     def active(self) -> AbstractContextManager[None]:
         """Makes this the capture of the thread."""
         return _as_current(self)
@@ -214,7 +235,7 @@ class SendingCapture(Capture):
             "of fit, evaluate and predict. Call it in the function that IPUStrategy.run runs."
         )
 
-    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
+    def passes(self, ordinal: int, values: Sequence[Any], is_of_python: bool) -> Iterator[Any]:
         """Yields all values."""
         return iter(values)
 

@@ -80,11 +80,11 @@ def while_loop(
     count = capture.known_count()
     if count is None:
         # Two trial passes show how the body changes the counter; their results are discarded.
-        with capture.one_pass():
+        with capture.trial():
             first = _called(body, values, infeed_queue, capture)[: len(values)]
-        with capture.one_pass():
+        with capture.trial():
             second = _called(body, first, infeed_queue, capture)[: len(values)]
-        count = _count(condition, values, first, second, maximum_iterations)
+            count = _count(condition, values, first, second, maximum_iterations)
     return _repeated(capture, range(count), body, values, infeed_queue)
 
 

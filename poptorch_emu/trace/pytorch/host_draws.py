@@ -102,23 +102,31 @@ class HostDraws:
     @contextmanager
     def repeated(self) -> Iterator[None]:
         """Repeats the draws; afterwards the generators continue from their present states."""
-        present = random.getstate(), np.random.get_state(legacy=True)
-        self._set(self._states)
+        present = HostDraws()
+        self.restore()
         try:
             yield
         finally:
-            self._set(present)
+            present.restore()
 
-    @staticmethod
-    def _set(states: tuple[Any, Any]) -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
+    def restore(self) -> None:
+        """Puts the generators into the stored states."""
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])
+
+    def differ_from(self, other: HostDraws) -> bool:
+        """Returns whether the generators have drawn between two moments."""
+        return _comparable(self._states) != _comparable(other._states)
 
 
 def _states() -> tuple[Any, ...]:
     """Returns the states of the shared generators of Python and NumPy."""
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), kind, np.asarray(keys).tobytes(), *rest
+    return _comparable((random.getstate(), np.random.get_state(legacy=True)))
+
+
+def _comparable(states: tuple[Any, Any]) -> tuple[Any, ...]:
+    kind, keys, *rest = states[1]
+    return states[0], kind, np.asarray(keys).tobytes(), *rest
 
 
 def _unknown(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from poptorch_emu.keras.capture.device_values import is_of_device, read_variable
 from poptorch_emu.keras.capture.host_values import tensorflow
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.tensorflow.loops import gradients, tapes
-from poptorch_emu.keras.tensorflow.loops.infeed import Infeed, Joined
+from poptorch_emu.keras.tensorflow.loops.infeed import Infeed, Joined, Ordinals
 from poptorch_emu.trace.pytorch.patches import patched
 
 
@@ -61,7 +61,9 @@ class CapturedRange(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         capture = current()
-        return iter(self.values) if capture is None else capture.run_loop(self.values)
+        if capture is None:
+            return iter(self.values)
+        return capture.run_loop(self.values, is_of_python=True)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -136,7 +138,8 @@ def _index(limit: Any) -> Any:
 def _enumerate(values: Any, start: int = 0) -> Any:
     if current() is None or not isinstance(source := _source(values), _CAPTURED):
         return builtins.enumerate(values, start)
-    return _zip(builtins.range(start, start + sys.maxsize), source)
+    numbers = builtins.range(start, start + sys.maxsize)
+    return _zip(numbers if isinstance(source, CapturedRange) else Ordinals(start), source)
 
 
 def _zip(*values: Any, strict: bool = False) -> Any:

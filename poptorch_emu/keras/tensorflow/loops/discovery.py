@@ -8,6 +8,7 @@ variable holds it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +21,20 @@ from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, 
 from poptorch_emu.keras.capture.device_values import all_on_device, read_variables
 from poptorch_emu.keras.capture.integers import check_integers
 from poptorch_emu.keras.capture.observed_variables import ObservedVariables, observed
+from poptorch_emu.keras.capture.python_state import PythonState
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph, left
+from poptorch_emu.keras.capture.tensorflow_variables import is_variable
 from poptorch_emu.keras.capture.updates_in_program import apply, has_counterpart
 from poptorch_emu.keras.tensorflow.loops.captured_calls import captured_calls, recording
 from poptorch_emu.keras.tensorflow.loops.loop_variables import (
     frame_of_loop,
     local_variables,
+    repeated_code,
     set_local_variables,
+    unrolled,
 )
 from poptorch_emu.keras.tensorflow.loops.pass_tracker import PassTracker
+from poptorch_emu.log import logger
 from poptorch_emu.torch_versions import disable_current_modes
 from poptorch_emu.troubleshooting import Topic
 
@@ -46,6 +52,7 @@ _UNEVEN = (
 # A loop is unrolled if its values are kept in a list, for example; an inner loop also if the code
 # around it reads, sends or updates, or if it hands on values.
 _MOST_UNROLLED = 32
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,11 @@ class Discovered:
 
 
 def discover(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], replicas: int
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    replicas: int,
+    python: PythonState,
 ) -> Discovered:
     """Runs a function once on the host.
 
@@ -91,19 +102,25 @@ def discover(
         args: positional arguments, with tensors of PyTorch.
         kwargs: keyword arguments.
         replicas: number of replicas among which elements are divided.
+        python: objects of Python that the function can change.
 
     Raises:
         Error: a device cannot run the function.
         ValueError: a queue is sent two values.
     """
     unrolled: set[int] = set()
-    while True:
-        try:
-            return _discovered(function, args, kwargs, _Discovery(replicas, unrolled))
-        except _InnerLoopError as fault:
-            if len(fault.loop.values) > _MOST_UNROLLED:
-                raise compiler_error(fault.text) from None
-            unrolled.add(fault.loop.ordinal)
+    try:
+        while True:
+            try:
+                discovery = _Discovery(replicas, unrolled, python)
+                return _discovered(function, args, kwargs, discovery, python)
+            except _InnerLoopError as fault:
+                if len(fault.loop.values) > _MOST_UNROLLED:
+                    raise compiler_error(fault.text) from None
+                unrolled.add(fault.loop.ordinal)
+                python.give_up()
+    finally:
+        python.say_all()
 
 
 def _discovered(
@@ -111,8 +128,10 @@ def _discovered(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     discovery: _Discovery,
+    python: PythonState,
 ) -> Discovered:
     with (
+        python.watching(),
         discovery.active(),
         captured_calls(function),
         observed() as variables,
@@ -125,10 +144,12 @@ def _discovered(
         result = read_variables(function(*entered(args), **entered(kwargs)))
         discovery.end(result)
         loops, body = body_of(discovery.outermost)
+        for loop in loops:
+            _check_python(loop)
         body.is_in_program = (
             discovery.is_in_program
+            or any(_is_changed(each, variables.assigned) for each in body.updates)
             or not all(map(has_counterpart, body.updates))
-            or any(_is_changed(each.optimizer, variables.assigned) for each in body.updates)
         )
         if body.is_in_program:
             for update in body.updates:
@@ -136,9 +157,47 @@ def _discovered(
     return Discovered(loops, body, result, variables, frozenset(discovery.used_counters()))
 
 
-def _is_changed(optimizer: Any, assigned: Mapping[int, Any]) -> bool:
-    """Returns whether the program itself assigns to a variable of an optimiser."""
-    return any(id(each) in assigned for each in optimizer.variables)
+def _is_changed(update: Update, assigned: Mapping[int, Any]) -> bool:
+    """Returns whether the program itself assigns to a variable of an update, or has made it."""
+    own = (*update.variables, *update.optimizer.variables)
+    return any(id(each) in assigned or is_variable(each) for each in own)
+
+
+def _check_python(loop: DeviceLoop) -> None:
+    """Checks that one run of the code of a loop changes Python's objects as all iterations do.
+
+    Raises:
+        Error: it does not.
+        _InnerLoopError: it does not, but the loop may be unrolled.
+    """
+    code = loop.code
+    if code is None or len(loop.values) < 2:
+        return
+    if not loop.is_of_python:
+        if code.handed_on:
+            text = (
+                f"A loop on the IPU assigns to {', '.join(code.handed_on[:_MOST_NAMED])}, whose "
+                "value TensorFlow hands on to the next iteration. Only local variables are handed "
+                "on here: copy it to one before the loop."
+            )
+            if loop.body.sent:
+                raise compiler_error(text)
+            raise _InnerLoopError(loop, text)
+        return
+    if code.changes:
+        raise compiler_error(
+            f"The body of a loop over range() changes {', '.join(code.changes[:_MOST_NAMED])}. In "
+            "Python it does so in each iteration, but on the IPU all iterations are one program, "
+            "and its code runs once. Change it outside of the function; keep values of iterations "
+            "in local variables, or send them to an IPUOutfeedQueue. Code of a loop over tf.range "
+            "runs once in TensorFlow, too."
+        )
+    if code.can_be_heard:
+        logger.warning(
+            "The body of a loop over range() prints, logs or draws random numbers of Python or "
+            "NumPy. On the IPU all iterations are one program, so it does so once, and not in each "
+            "iteration. Send values to an IPUOutfeedQueue to see them."
+        )
 
 
 class _InnerLoopError(Exception):
@@ -150,8 +209,9 @@ class _InnerLoopError(Exception):
 
 
 class _Discovery(Capture):
-    def __init__(self, replicas: int, unrolled: Set[int]) -> None:
-        super().__init__(replicas)
+    def __init__(self, replicas: int, unrolled: Set[int], python: PythonState) -> None:
+        super().__init__(replicas, python)
+        self._python = python
         self._unrolled = unrolled  # Ordinals of loops whose iterations are a part of the code.
         self.tracker = PassTracker(lambda: self._innermost)
         self._num_read: dict[int, int] = {}
@@ -179,11 +239,12 @@ class _Discovery(Capture):
         self._note_uses(value)
         super().send(queue, value)
 
-    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
+    def passes(self, ordinal: int, values: Sequence[Any], is_of_python: bool) -> Iterator[Any]:
         """Yields all values to an ordinary loop, and the first two to a loop of the device."""
         if ordinal in self._unrolled:
-            yield from values
+            yield from unrolled(self._python, values, is_of_python)
             return
+        code = repeated_code(self._python, frame_of_loop())
         seen: list[tuple[Pass, dict[str, Any]]] = []
         before: dict[str, Any] = {}
         for number, value in enumerate(values):
@@ -192,7 +253,8 @@ class _Discovery(Capture):
             set_local_variables(frame_of_loop(), standing_in)
             self._num_read.clear()
             self._updated.clear()
-            with self.one_pass() as opened:
+            is_again = bool(seen) or (number > 0 and not is_of_python and not code.counts_each_time)
+            with self.one_pass() as opened, code.again() if is_again else nullcontext():
                 try:
                     yield self._counter(ordinal, value) if seen else value
                 except GeneratorExit:
@@ -211,6 +273,7 @@ class _Discovery(Capture):
             opened.is_merged, opened.is_gone = False, True
         if seen:
             loop = DeviceLoop(ordinal, values, seen[-1][0])
+            loop.code, loop.is_of_python = code, is_of_python
             if len(seen) == 2:
                 self._compare(loop, before, standing_in, *seen)
             self._innermost.enter(loop)

@@ -15,6 +15,7 @@ import torch
 from poptorch_emu.keras.capture.captured_model import device_random_numbers, named_variables
 from poptorch_emu.keras.capture.device_values import form_of_value, is_of_device, read_variables
 from poptorch_emu.keras.capture.integers import as_state, with_upper_words
+from poptorch_emu.keras.capture.python_state import PythonState
 from poptorch_emu.keras.capture.symbolic_values import entered, in_graph
 from poptorch_emu.keras.capture.tensorflow_variables import counterpart
 from poptorch_emu.keras.capture.variable_scopes import ReadingScope
@@ -47,6 +48,7 @@ class CapturedFunction(torch.nn.Module):
         arguments: Any,
         discovered: Discovered,
         replicas: int,
+        python: PythonState,
         loss_factor: float = 1,
     ) -> None:
         """Registers the variables of the function.
@@ -56,13 +58,14 @@ class CapturedFunction(torch.nn.Module):
             arguments: (positional arguments, keyword arguments), with tensors of PyTorch.
             discovered: result of the function's first run.
             replicas: number of replicas among which elements are divided.
+            python: objects of Python that the function can change.
             loss_factor: factor of the loss at the start of back-propagation.
         """
         super().__init__()
         self._loss_factor = loss_factor
         self.discovered = discovered
         self._held = (function, arguments)
-        self._replicas = replicas
+        self._replicas, self._python = replicas, python
         self._traced: dict[str, Any] = {}  # Shared by the shallow copies that executors make.
         update = discovered.body.update
         trained = {} if update is None else {id(each): each for each in update.variables}
@@ -96,7 +99,9 @@ class CapturedFunction(torch.nn.Module):
         function, (args, kwargs) = self._held
         device = is_first.device
         states = [getattr(self, name) for name in self._states]
-        iteration = Iteration(self.discovered, self._replicas, is_first, tensors, states)
+        iteration = Iteration(
+            self.discovered, self._replicas, is_first, tensors, states, self._python
+        )
         args, kwargs = iteration.with_own_tensors((args, kwargs))
         integers = [each.value for each in self.integers]
         given = dict(zip(map(id, self.integers), iteration.with_own_tensors(integers), strict=True))
@@ -111,6 +116,8 @@ class CapturedFunction(torch.nn.Module):
             device_random_numbers(),
             recording(),
             in_graph(),
+            self._python.watching(),
+            self._python.repetition(self._python.start),
         ):
             result = read_variables(function(*entered(args), **entered(kwargs)))
         outputs = self._outputs(iteration, result, device)

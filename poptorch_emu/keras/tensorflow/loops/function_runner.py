@@ -11,6 +11,7 @@ import torch
 from poptorch_emu.executor.executor import PoplarExecutor
 from poptorch_emu.keras.capture.host_values import is_host_tensor, to_torch
 from poptorch_emu.keras.capture.integers import check_integers
+from poptorch_emu.keras.capture.python_state import PythonState
 from poptorch_emu.keras.optimizers.wrapped_optimizers import factor_of_loss
 from poptorch_emu.keras.settings.run_settings import SystemSettings, num_replicas
 from poptorch_emu.keras.tensorflow.loops.captured_calls import plain_function
@@ -67,11 +68,12 @@ class FunctionRunner:
     ) -> FunctionProgram:
         replicas = num_replicas(system, None)
         args, kwargs = arguments
-        discovered = discover(function, args, kwargs, replicas)
+        python = PythonState(function, arguments)
+        discovered = discover(function, args, kwargs, replicas, python)
         update, factor = discovered.body.update, 1.0
         if update is not None:
             factor = factor_of_loss(settings_of_update(discovered), update.optimizer, replicas)
-        module = CapturedFunction(function, arguments, discovered, replicas, factor)
+        module = CapturedFunction(function, arguments, discovered, replicas, python, factor)
         return FunctionProgram(module, system, replicas)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -269,8 +270,16 @@ class Joined:
         capture = current()
         assert capture is not None
         count = capture.known_count()
-        for number in capture.run_loop(range(self.num_left(capture) if count is None else count)):
+        count = self.num_left(capture) if count is None else count
+        for number in capture.run_loop(range(count), is_of_python=not self._has_data()):
             yield self.entry(capture, number)
+
+    def _has_data(self) -> bool:
+        """Returns whether a source is a data set, so that the loop is one of TensorFlow."""
+        return any(
+            isinstance(each, Infeed) or (isinstance(each, Joined) and each._has_data())
+            for each in self._sources
+        )
 
     def num_left(self, capture: Any) -> int:
         """Returns the number of iterations that all sources have entries for."""
@@ -295,12 +304,28 @@ class Joined:
         )
 
 
+class Ordinals(Sequence[int]):
+    """The numbers of the elements of a data set, which TensorFlow counts in 64 bits."""
+
+    def __init__(self, start: int) -> None:
+        """Takes the first number."""
+        self.start = start
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.start + index
+
+
 def _entry(values: Any, number: Any) -> Any:
     """Returns the entry of a sequence at `number`, which may be on the device for a range."""
     if not isinstance(number, torch.Tensor):
         return values[number]
-    if isinstance(values, range):
-        found = number * values.step + values.start
+    if isinstance(values, (range, Ordinals)):
+        found = number.long() + values.start
+        if isinstance(values, range):
+            found = number * values.step + values.start
         found.is_number_of_python = True  # type: ignore[attr-defined]
         return found
     raise compiler_error(

@@ -11,12 +11,14 @@ import torch
 from poptorch_emu.keras.capture.batches import with_leaves
 from poptorch_emu.keras.capture.capture_state import Capture, DeviceLoop, Pass, Update
 from poptorch_emu.keras.capture.integers import as_state, from_state
+from poptorch_emu.keras.capture.python_state import PythonState
 from poptorch_emu.keras.capture.updates_in_program import apply
 from poptorch_emu.keras.tensorflow.loops.discovery import Discovered, as_counter, body_of
 from poptorch_emu.keras.tensorflow.loops.loop_variables import (
     frame_of_loop,
     local_variables,
     set_local_variables,
+    unrolled,
 )
 
 
@@ -30,6 +32,7 @@ class Iteration(Capture):
         is_first: torch.Tensor,
         tensors: Sequence[torch.Tensor],
         states: Sequence[torch.Tensor],
+        python: PythonState,
     ) -> None:
         """Prepares the tensors of an iteration.
 
@@ -39,8 +42,10 @@ class Iteration(Capture):
             is_first: flag that is set in the first iteration.
             tensors: tensors of the elements, then loop variables, then arguments.
             states: values that the previous iteration has handed on.
+            python: objects of Python that the function can change.
         """
-        super().__init__(replicas)
+        super().__init__(replicas, python)
+        self._python = python
         self._loops = {loop.ordinal: loop for loop in discovered.loops}
         self._is_first = is_first.reshape(())
         self._states = states
@@ -68,11 +73,11 @@ class Iteration(Capture):
         """Returns the next element of the iteration."""
         return self._elements.pop()
 
-    def passes(self, ordinal: int, values: Sequence[Any]) -> Iterator[Any]:
+    def passes(self, ordinal: int, values: Sequence[Any], is_of_python: bool) -> Iterator[Any]:
         """Yields all values to an ordinary loop, and one value to a loop of the device."""
         loop = self._loops.get(ordinal)
         if loop is None:
-            yield from values
+            yield from unrolled(self._python, values, is_of_python)
             return
         set_local_variables(frame_of_loop(), self._handed_on(loop))
         with self.one_pass() as opened:
