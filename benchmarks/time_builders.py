@@ -96,20 +96,20 @@ def bert_base(is_overlapped: bool = True) -> Built:
     return on_a_card(model, text, text, text, is_overlapped=is_overlapped, has_blocks=True)
 
 
-def efficient_net() -> Built:
+def efficient_net(first_on_second_ipu: int = 10) -> Built:
     """Returns EfficientNet-B4 for 380 x 380 images, split at block 10 of 34 (both assumed)."""
     accumulation, replicas, rows = 32, 8, 4
     options = options_for((0.10, 0.10), accumulation, replicas, SHARDED)
     rows *= accumulation * replicas
     batch = torch.zeros(rows, 3, 380, 380, dtype=torch.uint8), ids(rows)
     optimizer = partial(poptorch.optim.RMSprop, momentum=0.9, accum_type=torch.half)
-    return trainer(EfficientNetB4(10).half(), options, optimizer), batch
+    return trainer(EfficientNetB4(first_on_second_ipu).half(), options, optimizer), batch
 
 
-def speech(replicas: int) -> Built:
+def speech(replicas: int, micro_batch: int = 4) -> Built:
     """Returns pipelines on 4 IPUs with micro-batches of 4 rows (assumed)."""
-    accumulation = 16_128 // (4 * replicas)
-    rows = 4 * accumulation * replicas
+    accumulation = 16_128 // (micro_batch * replicas)
+    rows = micro_batch * accumulation * replicas
     options = options_for((), accumulation, replicas, SHARDED)
     batch = torch.zeros(rows, 1220, 80).half(), ids(rows, 48)
     return half_trainer(Speech(), options, poptorch.optim.AdamW), batch

@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from fidelity_models import Attention, Layer, Shape
+from fidelity_models import Layer, Shape
 from torch import nn
 
 import poptorch_emu as poptorch
@@ -86,10 +86,45 @@ class EfficientNetB4(nn.Module):
         raise AssertionError("the last block returns")
 
 
-class _ConformerLayer(nn.Module):
-    """Half a feed-forward net, attention, a convolution over time, and the other half."""
+class _RelativeAttention(nn.Module):
+    """Attention whose scores also depend on the distance of two frames, as in Transformer-XL."""
 
-    def __init__(self, width: int, heads: int, length: int) -> None:
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs = nn.Linear(width, 3 * width)
+        self.of_distance = nn.Linear(width, width, bias=False)
+        self.biases = nn.Parameter(torch.zeros(2, heads, 1, width // heads))
+        self.out = nn.Linear(width, width)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        heads = self.inputs(x).view(rows, length, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        far = self.of_distance(distances).view(-1, self.heads, width // self.heads).transpose(0, 1)
+        for_content, for_distance = self.biases.unbind(0)
+        scores = (q + for_content) @ k.transpose(-1, -2)
+        by_distance = (q + for_distance) @ far.transpose(-1, -2)
+        scores = (scores + _shifted(by_distance)) / math.sqrt(width // self.heads)
+        mixed = self.drop(torch.softmax(scores, dim=-1)) @ v
+        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+def _shifted(scores: torch.Tensor) -> torch.Tensor:
+    """Returns scores by frame instead of by distance; each row moves by one place more."""
+    *outer, length, width = scores.shape
+    padded = F.pad(scores, (1, 0)).view(*outer, width + 1, length)
+    return padded[..., 1:, :].reshape(scores.shape)[..., :length]
+
+
+class _ConformerLayer(nn.Module):
+    """Half a feed-forward net, attention, a convolution over time, and the other half.
+
+    Source: the paper on Conformer, which also has the relative attention and the dropout.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.feeds = nn.ModuleList(
             nn.Sequential(
@@ -98,19 +133,20 @@ class _ConformerLayer(nn.Module):
             for _ in range(2)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
-        self.attention = Attention(Shape(width, heads, length, (1,)))
+        self.attention = _RelativeAttention(width, heads)
         self.widen = nn.Conv1d(width, 2 * width, 1)
         self.over_time = nn.Conv1d(width, width, 15, padding=7, groups=width)
         self.norm_of_channels = nn.GroupNorm(1, width)
         self.narrow = nn.Conv1d(width, width, 1)
+        self.drop = nn.Dropout(0.1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + 0.5 * self.feeds[0](x)
-        x = x + self.attention(self.norms[0](x), None)
+    def forward(self, x: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        x = x + 0.5 * self.drop(self.feeds[0](x))
+        x = x + self.drop(self.attention(self.norms[0](x), distances))
         wide = F.glu(self.widen(self.norms[1](x).transpose(1, 2)), dim=1)
         mixed = self.narrow(F.silu(self.norm_of_channels(self.over_time(wide))))
-        x = x + mixed.transpose(1, 2)
-        return self.norms[2](x + 0.5 * self.feeds[1](x))
+        x = x + self.drop(mixed.transpose(1, 2))
+        return self.norms[2](x + 0.5 * self.drop(self.feeds[1](x)))
 
 
 class Conformer(nn.Module):
@@ -124,7 +160,8 @@ class Conformer(nn.Module):
         )
         self.project = nn.Linear(256 * 19, 256)
         length = ((frames - 1) // 2 - 1) // 2
-        self.layers = nn.ModuleList(_ConformerLayer(256, 4, length) for _ in range(12))
+        self.distances = nn.Buffer(torch.zeros(2 * length - 1, 256))
+        self.layers = nn.ModuleList(_ConformerLayer(256, 4) for _ in range(12))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         with poptorch.Block("sample", ipu_id=0):
@@ -132,7 +169,7 @@ class Conformer(nn.Module):
             x = self.project(sampled.transpose(1, 2).flatten(2))
         for index, layer in enumerate(self.layers):
             with poptorch.Block(f"layer{index}", ipu_id=index * self.num_ipus // len(self.layers)):
-                x = poptorch.recomputationCheckpoint(layer(x))
+                x = poptorch.recomputationCheckpoint(layer(x, self.distances))
         return x
 
 
@@ -157,7 +194,10 @@ class _DecoderLayer(Layer):
 
 
 class Speech(nn.Module):
-    """Conformer with a decoder of 6 blocks that predicts characters, without its CTC loss."""
+    """Conformer with a decoder of 6 blocks that predicts characters, and a CTC loss.
+
+    Encoder and decoder each predict the characters (assumed weights of both losses: 0.3, 0.7).
+    """
 
     def __init__(self, frames: int = 1220, length: int = 48, num_ipus: int = 4) -> None:
         super().__init__()
@@ -167,6 +207,7 @@ class Speech(nn.Module):
         shape = Shape(256, 4, length, (6,))
         self.layers = nn.ModuleList(_DecoderLayer(shape) for _ in range(6))
         self.head = nn.Linear(256, 4233)
+        self.head_of_encoder = nn.Linear(256, 4233)
 
     def forward(self, features: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         memory = self.encoder(features)
@@ -175,7 +216,14 @@ class Speech(nn.Module):
             for layer in self.layers:
                 x = poptorch.recomputationCheckpoint(layer.hear(layer(x, None), memory))
             loss = F.cross_entropy(self.head(x).flatten(0, 1), text.flatten())
-            return poptorch.identity_loss(loss, "none")
+            return poptorch.identity_loss(0.7 * loss + 0.3 * self._ctc(memory, text), "none")
+
+    def _ctc(self, memory: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        """Returns the CTC loss, over whole sequences."""
+        rows, frames, _ = memory.shape
+        scores = self.head_of_encoder(memory).transpose(0, 1)
+        scores = F.log_softmax(scores, -1, dtype=torch.float)
+        return F.ctc_loss(scores, text, (frames,) * rows, (text.shape[1],) * rows)
 
 
 class Entities(nn.Module):

@@ -9,85 +9,30 @@ its cycle estimates, and two constants fitted to 40 measured products (`docs/fid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from poptorch_emu.machine.costs.vertices import (
+    Array,
+    Precision,
+    Share,
+    Vertex,
+    Window,
+    matrix_vertex,
+    vertices_of,
+)
 from poptorch_emu.machine.ipu import Ipu
 
-Array = npt.NDArray[np.int64]
-
-
-class Precision(Enum):
-    """Number types of the operands and of the partial sums."""
-
-    HALF = "half"  # Half operands, half sums.
-    MIXED = "mixed"  # Half operands, float sums.
-    FLOAT = "float"
-    QUARTER = "quarter"  # 8-bit operands, half sums. Only C600 has this unit.
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """Block sizes and cycles of the multiply-accumulate unit for one number type.
-
-    Attributes:
-        operand_bytes: size of an operand's element.
-        sum_bytes: size of a partial sum.
-        inputs: elements of the reduced axis in one block.
-        outputs: output channels in one block.
-        first_rows_cycles: cycles of a worker with 0, 1 and 2 rows.
-        base_cycles: cycles of a worker with 3 rows.
-        row_cycles: cycles of each further row.
-    """
-
-    operand_bytes: int
-    sum_bytes: int
-    inputs: int
-    outputs: int
-    first_rows_cycles: tuple[int, int, int]
-    base_cycles: int
-    row_cycles: int
-
-
-# Source: PopLibs' vertices and their cycle estimates.
-_UNITS = {
-    Precision.HALF: _Unit(2, 2, 16, 16, (14, 25, 34), 30, 4),
-    Precision.MIXED: _Unit(2, 4, 16, 8, (14, 25, 34), 30, 4),
-    Precision.FLOAT: _Unit(4, 4, 8, 16, (24, 47, 46), 46, 8),
-    Precision.QUARTER: _Unit(1, 2, 32, 16, (21, 35, 40), 44, 4),
-}
 _SERIAL_PARTS = (1, 2, 4, 8, 16, 32)
 _ENOUGH_SERIAL_PARTS = 4
-_SUPERVISOR_CYCLES, _INPUT_GROUP_CYCLES, _BLOCK_CYCLES = 92, 16, 26
 _REDUCTION_CYCLES, _SLICE_CYCLES = 20, 300
-# Cycles of the vertex for larger windows: once, for each pair of groups, for each position, and for
-# each item of work.
-_WINDOW_CYCLES, _WINDOW_ZERO_CYCLES, _WINDOW_BLOCK_CYCLES = 109, 23, 15
-_WINDOW_ITEM_CYCLES = 17 + 3 + 34
 # Fitted to the measured products.
 _REDUCTION_FACTOR, FIXED_CYCLES = 3, 1500
 
 DEFAULT_PROPORTION = 0.6
 _LEAST_BOUND_BYTES = 512
-
-
-@dataclass(frozen=True)
-class Window:
-    """The window of a convolution's input that contributes to one point of its output."""
-
-    height: int = 1
-    width: int = 1
-    row_stride: int = 1
-    column_stride: int = 1
-
-    @property
-    def num_positions(self) -> int:
-        """Products that are added up for one point and channel."""
-        return self.height * self.width
 
 
 @dataclass(frozen=True)
@@ -157,20 +102,17 @@ def plan_product(
         raise ValueError(
             f"{ipu.name} does not multiply numbers of 8 bits. Choose C600, which does."
         )
-    tiles = max(1, num_tiles // product.count)
-    rounds = -(-product.count // num_tiles)
     bound = max(proportion * ipu.tile_bytes, _LEAST_BOUND_BYTES)
     while True:
-        plan = _search(product, ipu, tiles, bound)
+        plan = _search(product, ipu, num_tiles, bound)
         if plan is not None:
-            cycles = rounds * (plan.cycles - FIXED_CYCLES) + FIXED_CYCLES
-            return replace(plan, cycles=cycles, exchange_cycles=rounds * plan.exchange_cycles)
+            return plan
         bound = 2 * bound if bound < 2 * ipu.tile_bytes else float("inf")
 
 
 def least_tile_cycles(product: Product) -> float:
     """Returns the cycles on one tile if its multiply-accumulate unit is never idle (derived)."""
-    unit = _UNITS[product.precision]
+    unit = matrix_vertex(product.precision)
     per_cycle = unit.inputs * unit.outputs / unit.row_cycles
     num_products = product.rows * product.reduced * product.columns * product.count
     return num_products * product.window.num_positions / per_cycle
@@ -178,44 +120,56 @@ def least_tile_cycles(product: Product) -> float:
 
 def _search(product: Product, ipu: Ipu, num_tiles: int, bound: float) -> Plan | None:
     best = None
+    shape = product.precision, product.count, product.reduced, product.columns, product.window
     for parts in _SERIAL_PARTS:
-        found = _cheapest(product, ipu, num_tiles, parts, bound)
-        if found is not None and (best is None or found.cycles < best.cycles):
-            best = found
+        for vertex in vertices_of(*shape):
+            found = _cheapest(product, vertex, ipu, num_tiles, parts, bound)
+            if found is not None and (best is None or found.cycles < best.cycles):
+                best = found
         if best is not None and parts >= _ENOUGH_SERIAL_PARTS:
             break
     return best
 
 
-def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: float) -> Plan | None:
+def _cheapest(
+    product: Product, vertex: Vertex, ipu: Ipu, num_tiles: int, parts: int, bound: float
+) -> Plan | None:
     """Returns the best way to cut a product with `parts` serial parts over the tiles."""
-    unit = _UNITS[product.precision]
-    output_groups = _up(_up(product.columns, unit.outputs), parts)
-    input_groups = _up(product.reduced, unit.inputs)
-    by_output, by_input = _splits(num_tiles, output_groups, input_groups)
-    by_row = np.minimum(product.rows, num_tiles // (by_output * by_input))
+    group_blocks = _up(product.count, vertex.groups)
+    output_blocks = _up(_up(product.columns, vertex.outputs), parts)
+    input_blocks = _up(product.reduced, vertex.inputs)
+    by_group, by_output, by_input = _splits(num_tiles, group_blocks, output_blocks, input_blocks)
+    by_row = np.minimum(product.rows, num_tiles // (by_group * by_output * by_input))
     # Sizes on the busiest tile. The cuts are computed again from these rounded sizes.
-    rows = -(-product.rows // by_row)
-    groups_out, groups_in = -(-output_groups // by_output), -(-input_groups // by_input)
-    by_output, by_input = -(-output_groups // groups_out), -(-input_groups // groups_in)
-    by_row = -(-product.rows // rows)
-    columns, reduced = groups_out * unit.outputs, groups_in * unit.inputs
+    share = Share(
+        -(-group_blocks // by_group),
+        -(-product.rows // by_row),
+        -(-input_blocks // by_input),
+        -(-output_blocks // by_output),
+    )
+    by_output, by_input = -(-output_blocks // share.outputs), -(-input_blocks // share.inputs)
+    by_row = -(-product.rows // share.rows)
+    groups = share.groups * vertex.groups
+    columns, reduced = share.outputs * vertex.outputs, share.inputs * vertex.inputs
 
-    left = _inputs(rows, product.window) * reduced * unit.operand_bytes
-    right = product.window.num_positions * reduced * columns * unit.operand_bytes
-    sums = rows * columns * unit.sum_bytes
+    left = groups * product.window.inputs(share.rows) * reduced * vertex.operand_bytes
+    right = groups * product.window.num_positions * reduced * columns * vertex.operand_bytes
+    sums = groups * share.rows * columns * vertex.sum_bytes
     is_cut = by_input > 1
     held = left + right + sums * np.where(is_cut, 2, 1)
-    compute = _compute_cycles(unit, ipu, product.window, rows, groups_in, groups_out)
+    compute = vertex.cycles(share, product.window, ipu)
     exchange = ipu.exchange_bytes_per_cycle
     # Two tiles share an exchange bus, so data that both need cost half.
     left_rate = np.where(by_output % 2 == 0, 2 * exchange, exchange)
+    # Operations beside a product divide channels by the blocks of the matrix unit, so that the
+    # input of a vertex with other blocks is rearranged as a whole (assumed).
+    is_matrix = vertex is matrix_vertex(product.precision)
     moved = (
-        left * (1 - 1 / by_output) / left_rate
+        left * (1 - 1 / by_output if is_matrix else 1.0) / left_rate
         + right * (1 - 1 / by_row) / exchange
         + sums * (1 - 1 / by_input) / exchange
     )
-    own = -(-rows * columns // by_input) * by_input * unit.sum_bytes
+    own = -(-sums // vertex.sum_bytes // by_input) * by_input * vertex.sum_bytes
     reduction = _REDUCTION_FACTOR * (_REDUCTION_CYCLES + own / ipu.load_bytes_per_cycle)
     sliced = right / (ipu.load_bytes_per_cycle * by_row) + _SLICE_CYCLES if parts > 1 else 0
     cycles = parts * (compute + moved + np.where(is_cut, reduction, 0) + sliced) + FIXED_CYCLES
@@ -224,56 +178,28 @@ def _cheapest(product: Product, ipu: Ipu, num_tiles: int, parts: int, bound: flo
         return None
     best = int(np.argmin(np.where(allowed, cycles, np.inf)))
     # Sums that have the type of the result stay where they are.
-    is_result = unit.sum_bytes == unit.operand_bytes
+    is_result = vertex.sum_bytes == vertex.operand_bytes
     result_bytes = int(sums[best]) if is_result else 0
     exchanged = round(parts * moved[best])
     return Plan(round(cycles[best]), int(held[best]), result_bytes, parts, exchanged)
 
 
-def _inputs(rows: Array, window: Window) -> Array:
-    """Returns the number of input points that a tile with `rows` output points needs.
-
-    Assumed: the points of a tile form a square.
-    """
-    if window.num_positions == 1:
-        return rows  # A stride skips points, which the tile does not need.
-    side = np.sqrt(rows)
-    height = side * window.row_stride + max(0, window.height - window.row_stride)
-    width = side * window.column_stride + max(0, window.width - window.column_stride)
-    return np.asarray(np.ceil(height * width), dtype=np.int64)
-
-
-def _compute_cycles(
-    unit: _Unit, ipu: Ipu, window: Window, rows: Array, groups_in: Array, groups_out: Array
-) -> Array:
-    load = unit.outputs * unit.inputs * unit.operand_bytes // ipu.load_bytes_per_cycle
-    own = -(-rows // ipu.num_workers)
-    pairs = groups_in * groups_out
-    if window.num_positions == 1:
-        few = np.array(unit.first_rows_cycles)[np.minimum(own, 2)]
-        worker = np.where(own < 3, few, unit.base_cycles + unit.row_cycles * (own - 3))
-        block = _BLOCK_CYCLES + load + ipu.num_workers * worker
-        return np.asarray(_SUPERVISOR_CYCLES + _INPUT_GROUP_CYCLES * groups_in + pairs * block)
-    worker = _WINDOW_ITEM_CYCLES + unit.row_cycles * np.maximum(own - 3, 0)
-    block = _WINDOW_BLOCK_CYCLES + load + ipu.num_workers * worker
-    block = _WINDOW_ZERO_CYCLES + window.num_positions * block
-    return np.asarray(_WINDOW_CYCLES + pairs * block)
-
-
 @cache
-def _splits(num_tiles: int, most_outputs: int, most_inputs: int) -> tuple[Array, Array]:
-    """Returns every pair of cuts whose product is at most the number of tiles.
+def _splits(
+    num_tiles: int, most_groups: int, most_outputs: int, most_inputs: int
+) -> tuple[Array, Array, Array]:
+    """Returns all cuts of groups, output channels and the reduced axis into at most so many pieces.
 
-    Cuts that would leave a tile without work are skipped. A few hundred of ten thousand pairs
-    remain.
+    Cuts that would leave a tile without work are skipped. A few hundred of ten thousand remain.
     """
-    pairs = [
-        (by_output, by_input)
-        for by_output in _useful_cuts(most_outputs, num_tiles)
-        for by_input in _useful_cuts(most_inputs, num_tiles // by_output)
+    cuts = [
+        (by_group, by_output, by_input)
+        for by_group in _useful_cuts(most_groups, num_tiles)
+        for by_output in _useful_cuts(most_outputs, num_tiles // by_group)
+        for by_input in _useful_cuts(most_inputs, num_tiles // (by_group * by_output))
     ]
-    table = np.array(pairs, dtype=np.int64)
-    return table[:, 0], table[:, 1]
+    table = np.array(cuts, dtype=np.int64)
+    return table[:, 0], table[:, 1], table[:, 2]
 
 
 def _useful_cuts(num_groups: int, limit: int) -> list[int]:

@@ -22,12 +22,12 @@ from poptorch_emu.machine.costs.code import Family
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.elementwise import elementwise, is_modelled
 from poptorch_emu.machine.costs.gather import look_up
-from poptorch_emu.machine.costs.grouped import vertical
 from poptorch_emu.machine.costs.normalisation import Sequence, sequence
-from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.costs.product import Product, plan_product
 from poptorch_emu.machine.costs.recurrent import step
 from poptorch_emu.machine.costs.reduction import reduction
 from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.machine.costs.vertices import Precision, Window
 from poptorch_emu.plan.operations.elementwise_names import computes_integers, programs_of
 from poptorch_emu.plan.operations.operation_family import (
     bare_name,
@@ -127,7 +127,7 @@ class OperationCosts:
         if node in self._fused:
             return OperationCost(self._programs(node, self._fused[node]))
         if family in makers:
-            is_rough = family in (Family.RECURRENT, Family.SORT) or _is_odd_convolution(node)
+            is_rough = family in (Family.RECURRENT, Family.SORT) or _is_odd(node)
             return OperationCost(makers[family](node), is_rough=is_rough)
         names = programs_of(node)
         return OperationCost(self._elementwise(node), all(map(is_modelled, names)))
@@ -148,9 +148,6 @@ class OperationCosts:
 
     def _planned(self, node: fx.Node, product: Product) -> Cost:
         plain = self._plan(node, product)
-        in_groups = vertical(product, self._tiles)
-        if in_groups is not None and in_groups.cycles < plain.cycles:
-            return in_groups
         if product.reduced >= _FEW_CHANNELS or product.window.num_positions == 1:
             return plain
         positions = product.window.num_positions
@@ -365,10 +362,13 @@ def _is_transposed(value: fx.Node) -> bool:
     return False
 
 
-def _is_odd_convolution(node: fx.Node) -> bool:
-    """Returns whether a convolution is transposed or grouped; its model is rough."""
+def _is_odd(node: fx.Node) -> bool:
+    """Returns whether an operation is a transposed or grouped convolution or a loss by CTC.
+
+    Their models are rough; that of CTC lacks its recursion over time.
+    """
     if family_of(node) is not Family.CONVOLUTION:
-        return False
+        return "ctc_loss" in bare_name(node)
     arguments: Any = node.args
     shift = 1 if bare_name(node) == "convolution_backward" else 0
     return bool(arguments[6 + shift]) or arguments[8 + shift] > 1

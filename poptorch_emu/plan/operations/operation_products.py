@@ -11,7 +11,8 @@ from torch import fx
 
 from poptorch_emu.ir.graph import tensors_of
 from poptorch_emu.machine.costs.code import Family
-from poptorch_emu.machine.costs.product import Precision, Product, Window
+from poptorch_emu.machine.costs.product import Product
+from poptorch_emu.machine.costs.vertices import Precision, Window
 from poptorch_emu.plan.operations.operation_family import (
     bare_name,
     family_of,
@@ -98,11 +99,12 @@ def _convolution(
     sizes, steps = list(weight.shape[2:]), list(stride)
     steps = steps * len(sizes) if len(steps) == 1 else steps
     height, row_step = (math.prod(sizes[:-1]), math.prod(steps[:-1])) if len(sizes) > 1 else (1, 1)
+    line = result.shape[-1]
     # Each point of a transposed convolution reads the window divided by the stride, in steps of 1.
     window = (
-        Window(-(-height // row_step), -(-sizes[-1] // steps[-1]))
+        Window(-(-height // row_step), -(-sizes[-1] // steps[-1]), line=line)
         if is_transposed
-        else Window(height, sizes[-1], row_step, steps[-1])
+        else Window(height, sizes[-1], row_step, steps[-1], line)
     )
     return Product(
         points, source.shape[1] // groups, result.shape[1] // groups, precision, groups, window

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -13,13 +12,13 @@ from poptorch_emu.machine.costs import movement
 from poptorch_emu.machine.costs.cost import Cost, Evidence
 from poptorch_emu.machine.costs.elementwise import elementwise
 from poptorch_emu.machine.costs.gather import add_rows, look_up
-from poptorch_emu.machine.costs.grouped import vertical
 from poptorch_emu.machine.costs.normalisation import Sequence, sequence
 from poptorch_emu.machine.costs.optimizer import Rule, accumulate, rule
-from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.costs.product import Product, plan_product
 from poptorch_emu.machine.costs.recurrent import step
 from poptorch_emu.machine.costs.reduction import reduction
 from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.machine.costs.vertices import Precision
 from poptorch_emu.machine.ipu import BOW, C600, MK1, MK2
 
 STEP = 1500.0
@@ -116,23 +115,6 @@ class TestOnAChip:
 
     def test_sorting_then_takes_the_phases_of_a_bitonic_sort(self, chip) -> None:
         assert movement.sort(100_000, 1024, FLOAT, tiles_of(chip)).steps == 10 * 11 // 2
-
-    def test_convolution_of_single_channels_then_shares_taps_between_workers(self, chip) -> None:
-        """Each tile has rows of eight groups: 3 cycles a tap, and sums of six workers are added."""
-        product = Product(4000, 1, 1, Precision.HALF, 64, Window(3, 3))
-        cost = vertical(product, tiles_of(chip))
-        rows = math.ceil(4000 / (chip.num_tiles // 8))
-        compute = 6 * (100 + 3 * math.ceil(rows * 9 / 6) + 4) + rows * 8 / 4 + rows * 8 * 6 * 4 / 8
-        assert cost.compute_cycles == compute
-        assert cost.exchange_cycles == (rows + 9) * 8 * 2 / 4
-        assert (cost.sync_cycles, cost.steps) == (STEP, 1)
-
-    def test_convolution_in_groups_when_they_fill_the_unit_then_is_a_product(self, chip) -> None:
-        product = Product(4000, 16, 16, Precision.HALF, 64, Window(3, 3))
-        plan = plan_product(product, chip, chip.num_tiles)
-        assert plan.cycles < vertical(product, tiles_of(chip)).cycles
-        for odd in (replace(product, count=2), replace(product, precision=Precision.FLOAT)):
-            assert vertical(odd, tiles_of(chip)) is None
 
     def test_rules(self, chip) -> None:
         elements = own(chip, 10_000_000, HALF)

@@ -5,15 +5,18 @@ Sources: hardware.md 2.2 (search and table), 6.1 C05 (speeds, read off a publish
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from statistics import mean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
+from poptorch_emu.machine.costs.product import Product, plan_product
+from poptorch_emu.machine.costs.vertices import Precision, Window
 from poptorch_emu.machine.ipu import BOW, C600, MK2
 
 # (bytes of an operand, bytes of a sum, inputs of a block, outputs of a block)
@@ -37,32 +40,111 @@ def up(value: int, divisor: int) -> int:
     return math.ceil(value / divisor)
 
 
+@dataclass(frozen=True)
+class Own:
+    """A tile's part of a product: blocks of groups, rows, and blocks of both channels."""
+
+    groups: int
+    rows: int
+    inputs: int
+    outputs: int
+
+    @property
+    def blocks(self) -> int:
+        return self.groups * self.inputs * self.outputs
+
+
+# Groups, inputs and outputs of a block, and the cycles of a tile.
+Scalar = tuple[int, int, int, Callable[[Own], float]]
+
+
+def of_matrix_unit(product: Product) -> Scalar:
+    eb, _, ig, cu = UNITS[product.precision]
+    window, load = product.window, cu * ig * eb // 8
+
+    def cycles(own: Own) -> float:
+        rows = up(own.rows, 6)
+        if window.num_positions == 1:
+            block = 26 + load + 6 * worker_cycles(product.precision, rows)
+            return 92 + 16 * own.groups * own.inputs + own.blocks * block
+        row = 8 if product.precision is Precision.FLOAT else 4
+        position = 15 + load + 6 * (54 + row * max(0, rows - 3))
+        return 109 + own.blocks * (23 + window.num_positions * position)
+
+    return 1, ig, cu, cycles
+
+
+def sliding(product: Product, groups: int) -> Scalar:
+    """Four channels and four positions at once; float sums read a line twice."""
+    channels, window = 4 // groups, product.window
+    passes = 2 if product.precision is Precision.MIXED else 1
+
+    def cycles(own: Own) -> float:
+        weights = 4 * groups * channels * channels * 2 // 8
+        pieces = window.height * up(window.width, 4)
+        line = 6 * passes * (25 + max(0, up(own.rows, 6) - 5))
+        return 109 + own.blocks * (23 + pieces * (15 + weights + line))
+
+    return groups, channels, channels, cycles
+
+
+def taps(product: Product, groups: int, tap_cycles: int) -> Scalar:
+    """Several groups at once, tap by tap; sums of six workers are added."""
+
+    def cycles(own: Own) -> float:
+        count = up(own.rows * own.inputs * own.outputs * product.window.num_positions, 6)
+        sums = own.rows * own.outputs * groups
+        return own.groups * up(6 * (104 + tap_cycles * count) + sums / 4 + sums * 6 * 4 / 8, 1)
+
+    return groups, 1, 1, cycles
+
+
+def scalars(product: Product) -> Iterator[tuple[Scalar, int]]:
+    """Yields the vertices for a product, with the bytes of their sums."""
+    eb, pb, _, cu = UNITS[product.precision]
+    yield of_matrix_unit(product), pb
+    if eb != 2 or product.count == 1:
+        return
+    channels = max(product.reduced, product.columns)
+    for groups in (1, 2, 4):
+        if product.window.width > 1 and channels <= 4 // groups:
+            yield sliding(product, groups), pb
+    for groups, tap_cycles in ((8, 3), (4, 2)):
+        if product.columns < cu and product.count >= groups // 2:
+            yield taps(product, groups, tap_cycles), 4
+
+
 def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, int, int] | None:
     """Returns cycles, bytes and serial parts of the best plan that leaves no tile idle."""
-    eb, pb, ig, cu = UNITS[product.precision]
+    eb = UNITS[product.precision][0]
     best = None
+    positions = product.window.num_positions
     for serial in (1, 2, 4, 8, 16, 32):
-        for split_out in range(1, tiles + 1):
-            for split_in in range(1, tiles // split_out + 1):
-                so, sk = split_out, split_in
-                sr = min(product.rows, tiles // (so * sk))
+        for (cg, ig, cu, tile_cycles), pb in scalars(product):
+            all_groups, all_in = up(product.count, cg), up(product.reduced, ig)
+            all_out = up(up(product.columns, cu), serial)
+            for cut in itertools.product(range(1, tiles + 1), repeat=3):
+                if math.prod(cut) > tiles:
+                    continue
+                sr = min(product.rows, tiles // math.prod(cut))
+                totals = all_groups, all_out, all_in
+                groups, og, kg = map(up, totals, cut)
                 r = up(product.rows, sr)
-                groups = up(up(product.columns, cu), serial)
-                og, kg = up(groups, so), up(up(product.reduced, ig), sk)
-                o, k = og * cu, kg * ig
-                so, sk, sr = up(groups, og), up(up(product.reduced, ig), kg), up(product.rows, r)
-                if (so, sk) != (split_out, split_in):
+                if tuple(map(up, totals, (groups, og, kg))) != cut:
                     continue  # Would leave tiles idle.
-                memory = r * k * eb + k * o * eb + r * o * pb * (2 if sk > 1 else 1)
+                (_, so, sk), sr = cut, up(product.rows, r)
+                g, o, k = groups * cg, og * cu, kg * ig
+                left = g * (r + product.window.width - 1) * k * eb
+                right, sums = g * positions * k * o * eb, g * r * o * pb
+                memory = left + right + sums * (2 if sk > 1 else 1)
                 if memory > bound:
                     continue
-                load = cu * ig * eb // 8
-                worker = worker_cycles(product.precision, up(r, 6))
-                compute = 92 + 16 * kg + kg * og * (26 + load + 6 * worker)
-                moved = r * k * eb * (1 - 1 / so) / (4 if so % 2 else 8)
-                moved += k * o * eb * (1 - 1 / sr) / 4 + r * o * pb * (1 - 1 / sk) / 4
-                reduction = 3 * (20 + up(r * o, sk) * sk * pb / 8) if sk > 1 else 0
-                sliced = k * o * eb / (8 * sr) + 300 if serial > 1 else 0
+                received = left if cu < 8 else left * (1 - 1 / so)
+                moved = received / (4 if so % 2 else 8)
+                moved += right * (1 - 1 / sr) / 4 + sums * (1 - 1 / sk) / 4
+                reduction = 3 * (20 + up(g * r * o, sk) * sk * pb / 8) if sk > 1 else 0
+                sliced = right / (8 * sr) + 300 if serial > 1 else 0
+                compute = tile_cycles(Own(groups, r, kg, og))
                 cycles = serial * (compute + moved + reduction + sliced) + 1500
                 if best is None or cycles < best[0]:
                     best = (cycles, memory, serial)
@@ -71,19 +153,17 @@ def scalar_search(product: Product, tiles: int, bound: float) -> tuple[float, in
     return best
 
 
-@settings(max_examples=60)
-@given(
-    rows=st.integers(1, 300),
-    reduced=st.integers(1, 300),
-    columns=st.integers(1, 300),
-    precision=st.sampled_from(Precision),
-    tiles=st.integers(1, 40),
-    proportion=st.sampled_from([0.01, 0.05, 0.3, 0.6]),
-)
-def test_plan_then_is_the_best_that_leaves_no_tile_idle(
-    rows, reduced, columns, precision, tiles, proportion
-) -> None:
-    product = Product(rows, reduced, columns, precision)
+SHAPES = {
+    "rows": st.integers(1, 300),
+    "reduced": st.integers(1, 300),
+    "columns": st.integers(1, 300),
+    "precision": st.sampled_from(Precision),
+    "tiles": st.integers(1, 40),
+    "proportion": st.sampled_from([0.01, 0.05, 0.3, 0.6]),
+}
+
+
+def check_best(product: Product, tiles: int, proportion: float) -> None:
     found = plan_product(product, C600, tiles, proportion)
     bound = proportion * C600.tile_bytes
     while (expected := scalar_search(product, tiles, bound)) is None:
@@ -91,6 +171,31 @@ def test_plan_then_is_the_best_that_leaves_no_tile_idle(
     assert found.cycles == round(expected[0])
     # If several plans are equally fast, either may be chosen.
     assert found.temporary_bytes <= bound
+
+
+@settings(max_examples=60)
+@given(**SHAPES)
+def test_plan_then_is_the_best_that_leaves_no_tile_idle(
+    rows, reduced, columns, precision, tiles, proportion
+) -> None:
+    check_best(Product(rows, reduced, columns, precision), tiles, proportion)
+
+
+@settings(max_examples=40)
+@given(
+    rows=SHAPES["rows"],
+    reduced=st.integers(1, 20),
+    columns=st.integers(1, 20),
+    precision=SHAPES["precision"],
+    count=st.integers(1, 60),
+    width=st.integers(1, 9),
+    tiles=SHAPES["tiles"],
+)
+def test_plan_of_groups_then_is_the_best_of_all_cuts_and_vertices(
+    rows, reduced, columns, precision, count, width, tiles
+) -> None:
+    window = Window(1, width)
+    check_best(Product(rows, reduced, columns, precision, count, window), tiles, 0.6)
 
 
 PUBLISHED = {
@@ -145,17 +250,18 @@ def test_plan_when_the_bound_gets_smaller_then_trades_cycles_for_memory(
     assert plan.temporary_bytes / 1024 == pytest.approx(kib, abs=0.7)
 
 
-def test_batched_product_then_each_has_its_share_of_the_tiles() -> None:
+@pytest.mark.parametrize("count", [16, 100, 1000])
+def test_batched_product_then_is_no_slower_than_with_a_share_of_the_tiles_for_each(count) -> None:
     one = Product(128, 64, 128, Precision.HALF)
-    shared = plan_product(replace(one, count=16), MK2, MK2.num_tiles)
-    assert shared == plan_product(one, MK2, MK2.num_tiles // 16)
+    shared = plan_product(replace(one, count=count), MK2, MK2.num_tiles)
+    assert shared.cycles <= plan_product(one, MK2, MK2.num_tiles // count).cycles
 
 
-def test_batched_product_when_there_are_more_than_tiles_then_takes_turns() -> None:
-    one = Product(16, 16, 16, Precision.FLOAT)
-    alone = plan_product(one, MK2, 1)
-    found = plan_product(replace(one, count=25), MK2, 10)
-    assert found.cycles - 1500 == 3 * (alone.cycles - 1500)
+def test_groups_when_they_divide_the_tiles_badly_then_tiles_have_parts_of_several() -> None:
+    """Of 1,000 groups on 1,472 tiles, a tile each would leave a third of the tiles idle."""
+    one = Product(2000, 64, 64, Precision.HALF)
+    found = plan_product(replace(one, count=1000), MK2, MK2.num_tiles)
+    assert found.cycles < 0.85 * plan_product(one, MK2, 1).cycles
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -12,9 +12,8 @@ from torch import nn
 
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
-from poptorch_emu.machine.costs.grouped import vertical
-from poptorch_emu.machine.costs.product import Precision, Product, Window, plan_product
-from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.machine.costs.product import Product, plan_product
+from poptorch_emu.machine.costs.vertices import Precision, Window
 from poptorch_emu.machine.ipu import MK2
 
 # Cycles to start a program in inference.
@@ -133,13 +132,11 @@ def test_gradient_of_a_cross_entropy_then_is_one_program() -> None:
     assert last.compute_cycles == 4.5 * own(1024 * 1024)
 
 
-def test_convolution_of_single_channels_then_is_one_program_of_their_vertex() -> None:
+def test_convolution_of_single_channels_then_is_one_program() -> None:
     layer = nn.Conv2d(256, 256, 3, padding=1, groups=256, bias=False).half().to("meta")
     _, found = operations(layer, (2, 256, 32, 32), modules=[layer])
-    product = Product(2 * 32 * 32, 1, 1, Precision.HALF, 256, Window(3, 3))
-    cost = vertical(product, Tiles(MK2, MK2.num_tiles))
-    assert cost.cycles < plan_product(product, MK2, MK2.num_tiles).cycles
-    assert found["aten::convolution"].cycles == cost.cycles
+    product = Product(2 * 32 * 32, 1, 1, Precision.HALF, 256, Window(3, 3, line=32))
+    assert found["aten::convolution"].cycles == plan_product(product, MK2, MK2.num_tiles).cycles
 
 
 def test_convolution_of_few_channels_then_folds_its_window() -> None:

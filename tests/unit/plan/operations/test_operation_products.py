@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import poptorch_emu as poptorch
 from poptorch_emu.machine.costs.code import Family
-from poptorch_emu.machine.costs.product import Precision, Product, Window
+from poptorch_emu.machine.costs.product import Product
+from poptorch_emu.machine.costs.vertices import Precision, Window
 from poptorch_emu.plan.operations.operation_code import codes_of
 from poptorch_emu.plan.operations.operation_products import products_of
 
@@ -78,7 +79,7 @@ def test_products_of_a_grouped_convolution_then_are_counted_in_each_group() -> N
 def test_products_of_a_transposed_convolution_then_see_the_window_without_gaps() -> None:
     module = torch.nn.ConvTranspose2d(4, 6, 4, stride=2)
     forward, weight = products(module, torch.randn(2, 4, 5, 5))
-    assert forward == Product(2 * 12 * 12, 4, 6, Precision.FLOAT, 1, Window(2, 2))
+    assert forward == Product(2 * 12 * 12, 4, 6, Precision.FLOAT, 1, Window(2, 2, line=12))
     assert weight.reduced == 2 * 12 * 12
 
 

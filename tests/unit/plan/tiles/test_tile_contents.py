@@ -10,8 +10,9 @@ import torch
 import poptorch_emu as poptorch
 from poptorch_emu import emulator
 from poptorch_emu.machine.costs.gather import look_up
-from poptorch_emu.machine.costs.product import Precision, Product, plan_product
+from poptorch_emu.machine.costs.product import Product, plan_product
 from poptorch_emu.machine.costs.tiles import Tiles
+from poptorch_emu.machine.costs.vertices import Precision
 from poptorch_emu.machine.ipu import MK2
 from poptorch_emu.machine.tile_memory import IpuMemory, TileMemory
 
