@@ -90,7 +90,6 @@ def _candidate(planner: Planner, name: str, choice: str | TableConfig, num_ipus:
         return Candidate(name, num_stages, problem=str(fault.message))
 
 
-def _order(candidate: Candidate) -> tuple[bool, bool, float]:
-    """Returns a sort key: schedules that fit come first, and the fastest of them first."""
-    is_out = bool(candidate.problem)
-    return is_out, candidate.fits == "no", -(candidate.throughput or 0.0)
+def _order(candidate: Candidate) -> tuple[int, float]:
+    """Returns a sort key: schedules that fit come first, then those that may fit, by speed."""
+    return ("yes", "close", "no", "").index(candidate.fits), -(candidate.throughput or 0.0)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import sub
+
+from poptorch_emu.printed.numbers import decimals, limits_text
 
 
 class Subject(Enum):
@@ -72,6 +74,8 @@ def spread(amounts: Amounts, others: Amounts | None = None, spreads: Amounts = S
 class Figure:
     """A predicted time, speed or size, with its interval (modelled).
 
+    `print` shows both, and `figure * 2` and `figure / 1024` are the figure in another unit.
+
     Attributes:
         value: predicted value.
         amounts: its parts by subject, in seconds or bytes.
@@ -85,6 +89,23 @@ class Figure:
         """Limits between which four of five real figures lie."""
         factor = math.exp(spread(self.amounts))
         return self.value / factor, self.value * factor
+
+    @property
+    def likely(self) -> str:
+        """The interval in words: `5,030 to 6,770`, the upper limit with three digits."""
+        return limits_text(*self.interval)
+
+    def __str__(self) -> str:
+        """Returns the value and its interval: `5,839 (likely 5,030 to 6,770)`."""
+        return f"{self.value:,.{max(0, decimals(self.interval[1]))}f} (likely {self.likely})"
+
+    def __mul__(self, factor: float) -> Figure:
+        """Returns the figure in a unit that is smaller by a factor."""
+        return replace(self, value=self.value * factor)
+
+    def __truediv__(self, factor: float) -> Figure:
+        """Returns the figure in a unit that is larger by a factor."""
+        return self * (1 / factor)
 
     def is_about(self, other: Figure) -> bool:
         """Whether the model cannot tell which of two figures of one model is larger."""

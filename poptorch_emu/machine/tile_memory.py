@@ -138,6 +138,11 @@ class TileMemory:
         return max(map(self.largest_bytes, self.ipus))
 
     @property
+    def most(self) -> Figure:
+        """Bytes on the fullest tile of all IPUs with their interval."""
+        return max(map(self.fullest, self.ipus), key=lambda figure: figure.value)
+
+    @property
     def worst_verdict(self) -> str:
         """The worst verdict of all IPUs."""
         return max(map(self.verdict, self.ipus), key=("yes", "close", "no").index)

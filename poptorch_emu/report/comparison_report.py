@@ -13,7 +13,12 @@ from poptorch_emu.printed.records import Record
 from poptorch_emu.report.pictures import axes_or_new, label_points
 from poptorch_emu.report.printed_report import PrintedReport, Table
 from poptorch_emu.report.terms import TERMS
-from poptorch_emu.report.what_if_report import about_best, fastest
+from poptorch_emu.report.what_if_report import (
+    about_best,
+    close_text,
+    faster_but_close,
+    fastest,
+)
 from poptorch_emu.schedule.free_run import unit_lengths
 from poptorch_emu.schedule.schedule import Schedule
 from poptorch_emu.schedule.stash import stash_depths
@@ -69,9 +74,9 @@ class Candidate(Record):
 class ComparisonReport(PrintedReport):
     """Schedules for one model, the fastest of those that fit first; printed and drawn (modelled).
 
-    The table has a line for each schedule: stages, two bubbles, rows a second and memory. The first
-    bubble supposes that a forward and each half of a backward take equally long; the second uses
-    the cycles of the machine.
+    The table has a line for each schedule: stages, two bubbles, rows a second, how far the upper
+    limit of their interval is, and memory. The first bubble supposes that a forward and each half
+    of a backward take equally long; the second uses the cycles of the machine.
 
     Attributes:
         candidates: all schedules; those that cannot run are last.
@@ -86,10 +91,10 @@ class ComparisonReport(PrintedReport):
     system: str
 
     def best(self) -> Candidate:
-        """Returns the fastest schedule that fits.
+        """Returns the fastest schedule that fits; if none does, the fastest that may fit.
 
         Raises:
-            ValueError: no schedule fits.
+            ValueError: no schedule fits or may fit.
         """
         return fastest(self.candidates)
 
@@ -114,15 +119,17 @@ class ComparisonReport(PrintedReport):
         return axes
 
     def _rows(self) -> list[list[str]]:
-        rows = [["schedule", "stages", "bubble", "by cycles", "rows/s", "stash", "KiB", "fits"]]
+        head = ["schedule", "stages", "bubble", "by cycles", "rows/s", "likely", "stash", "KiB"]
+        rows = [[*head, "fits"]]
         for one in self.candidates:
             if one.problem:
-                rows.append([one.name, str(one.num_stages or "-"), *["-"] * 6])
+                rows.append([one.name, str(one.num_stages or "-"), *["-"] * len(head[1:])])
                 continue
-            speed = "-" if one.throughput is None else f"{one.throughput:,.1f}"
+            number = "-" if one.throughput is None else f"{one.throughput:,.1f}"
+            speed = number, _within(one.speed)
             shares = f"{one.bubble:.1%}", f"{one.bubble_by_cycles:.1%}"
             memory = str(one.most_stashed), f"{one.tile_bytes / KIB:.0f}"
-            rows.append([one.name, str(one.num_stages), *shares, speed, *memory, one.fits])
+            rows.append([one.name, str(one.num_stages), *shares, *speed, *memory, one.fits])
         return rows
 
     def _notes(self) -> list[str]:
@@ -133,4 +140,12 @@ class ComparisonReport(PrintedReport):
         failed = (f"{one.name}: {one.problem}" for one in self.candidates if one.problem)
         alike = ", ".join(one.name for one in about_best(self.candidates))
         about = [f"The model cannot tell which of these is the fastest: {alike}."] if alike else []
+        closer = [one.name for one in faster_but_close(self.candidates)]
+        if closer:
+            about.append(close_text(closer))
         return [head, *about, *failed]
+
+
+def _within(speed: Figure | None) -> str:
+    """Returns how far the upper limit of an interval is from its figure."""
+    return "-" if speed is None else f"±{speed.interval[1] / speed.value - 1:.0%}"

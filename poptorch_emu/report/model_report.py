@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.printed.numbers import limits_text
 from poptorch_emu.report.pictures import draw_limit, draw_stacks, draw_unknown, pyplot, set_title
 from poptorch_emu.report.printed_report import PrintedReport, Table
 
@@ -58,8 +59,8 @@ class ModelReport(PrintedReport):
             ("model", f"{view['name']} ({view['mode']})"),
             ("machine", _machine(view["machine"])),
             ("fits", view["verdict"] or _UNKNOWN),
-            ("predicted", _rate(speed["predicted_rows_per_second"])),
-            ("measured here", _rate(speed["measured_rows_per_second"])),
+            ("predicted", _rate(speed, "predicted")),
+            ("measured here", _rate(speed, "measured")),
             ("bottleneck", view["bottleneck"] or _UNKNOWN),
         ]
         return [f"{name}: {text}" for name, text in facts]
@@ -79,14 +80,20 @@ def _machine(machine: Mapping[str, Any]) -> str:
     return f"{system}, {replicas} x {ipus} {machine['chip'] or ''} IPUs".replace("  ", " ")
 
 
-def _rate(rows_per_second: float | None) -> str:
-    return _UNKNOWN if rows_per_second is None else f"{rows_per_second:,.1f} rows a second"
+def _rate(speed: Mapping[str, Any], kind: str) -> str:
+    rows_per_second = speed[f"{kind}_rows_per_second"]
+    limits = speed["likely_rows_per_second"] if kind == "predicted" else None
+    if rows_per_second is None:
+        return _UNKNOWN
+    likely = f", likely {limits_text(*limits)}" if limits else ""
+    return f"{rows_per_second:,.1f} rows a second{likely}"
 
 
 def _ipu_rows(ipus: list[Mapping[str, Any]]) -> list[list[str]]:
     rows = [["", *(f"IPU {ipu['ipu']}" for ipu in ipus)]]
     for name, key in (("fullest tile KiB", "fullest_tile_bytes"), ("limit KiB", "limit_bytes")):
         rows.append([name, *(_kib(ipu[key]) for ipu in ipus)])
+    rows.insert(2, ["likely", *(_limits_kib(ipu["likely_tile_bytes"]) for ipu in ipus)])
     return rows
 
 
@@ -110,6 +117,10 @@ def _draw_time(axes: Any, ipus: list[Mapping[str, Any]]) -> None:
     parts = {part: [1e3 * ipu["parts"][part] for ipu in known] for part in known[0]["parts"]}
     draw_stacks(axes, [f"IPU {ipu['ipu']}" for ipu in known], parts)
     axes.set_ylabel("milliseconds, by the model of the machine")
+
+
+def _limits_kib(limits: Sequence[float] | None) -> str:
+    return _UNKNOWN if limits is None else limits_text(*(limit / KIB for limit in limits))
 
 
 def _kib(num_bytes: int | None) -> str:

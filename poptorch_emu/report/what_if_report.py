@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -47,10 +48,10 @@ class SweepReport(PrintedReport):
     points: tuple[Point, ...]
 
     def best(self) -> Point:
-        """Returns the fastest point that fits, or may fit.
+        """Returns the fastest point that fits; if none does, the fastest that may fit (`close`).
 
         Raises:
-            ValueError: no point fits.
+            ValueError: no point fits or may fit.
         """
         return fastest(self.points)
 
@@ -81,14 +82,21 @@ class SweepReport(PrintedReport):
         alike = about_best(self.points)
         for point in self.points:
             speed = "-" if point.throughput is None else f"{point.throughput:,.1f}"
-            values = (str(getattr(value, "name", value)) for _, value in point.settings)
             likely = likely_text(point.speed) + (" *" if point in alike else "")
-            rows.append([*values, speed, likely, point.fits, point.limit])
+            rows.append([*_values(point), speed, likely, point.fits, point.limit])
         return rows
 
     def _notes(self) -> list[str]:
-        alike = about_best(self.points)
-        return ["* about the same: the model cannot tell which is the fastest"] if alike else []
+        notes = []
+        if about_best(self.points):
+            notes.append("* about the same: the model cannot tell which is the fastest")
+        if closer := faster_but_close(self.points):
+            notes.append(close_text(", ".join(_values(point)) for point in closer))
+        return notes
+
+
+def _values(point: Point) -> list[str]:
+    return [str(getattr(value, "name", value)) for _, value in point.settings]
 
 
 class Choice(Protocol):
@@ -106,25 +114,39 @@ C = TypeVar("C", bound=Choice)
 
 
 def fastest(choices: Iterable[C]) -> C:
-    """Returns the fastest choice that fits, or may fit.
+    """Returns the fastest choice that fits; if none does, the fastest that may fit.
 
     Raises:
-        ValueError: no choice fits.
+        ValueError: no choice fits or may fit.
     """
-    fitting = [one for one in choices if one.throughput is not None and one.fits != "no"]
-    if not fitting:
-        raise ValueError(
-            "No choice fits. Recompute activations, use a smaller micro-batch or more IPUs."
-        )
-    return max(fitting, key=lambda one: one.throughput or 0.0)
+    known = [one for one in choices if one.throughput is not None]
+    for verdict in ("yes", "close"):
+        fitting = [one for one in known if one.fits == verdict]
+        if fitting:
+            return max(fitting, key=lambda one: one.throughput or 0.0)
+    raise ValueError(
+        "No choice fits. Recompute activations, use a smaller micro-batch or more IPUs."
+    )
 
 
-def about_best(choices: Iterable[C]) -> tuple[C, ...]:
+def about_best(choices: Sequence[C]) -> tuple[C, ...]:
     """Returns the choices that may fit and that the model cannot tell from the fastest one.
 
     The tuple is empty if the fastest one is alone, or if no choice fits.
     """
-    fitting = [one for one in choices if one.speed is not None and one.fits != "no"]
-    best = max((one.speed for one in fitting if one.speed), key=lambda s: s.value, default=None)
+    fitting = [one for one in choices if one.speed is not None and one.fits in ("yes", "close")]
+    best = fastest(fitting).speed if fitting else None
     alike = [one for one in fitting if best and one.speed and one.speed.is_about(best)]
     return tuple(alike) if len(alike) > 1 else ()
+
+
+def faster_but_close(choices: Sequence[C]) -> tuple[C, ...]:
+    """Returns the choices that are faster than the fastest one that fits, and may fit."""
+    speeds = [one.throughput or 0.0 for one in choices if one.fits == "yes"]
+    most = max(speeds, default=math.inf)
+    return tuple(one for one in choices if one.fits == "close" and (one.throughput or 0.0) > most)
+
+
+def close_text(names: Iterable[str]) -> str:
+    """Returns a sentence about choices that are faster than the best one, but may not fit."""
+    return f"Faster than the best that fits, but may not fit: {'; '.join(names)}."

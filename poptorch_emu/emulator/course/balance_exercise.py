@@ -41,7 +41,7 @@ def _assess(strategy: PipelinedExecution) -> Findings:
     milliseconds = [stage.cycles / report.clock_hz * 1e3 for stage in report.stages]
     facts = (
         f"The stages take {', '.join(f'{one:.2f}' for one in milliseconds)} ms for a micro-batch: "
-        f"{_speed(report):,.0f} rows a second.",
+        f"{report.speed} rows a second.",
     )
     if _speed(report) >= LEAST_SPEED * _speed(best):
         return Findings((), facts)

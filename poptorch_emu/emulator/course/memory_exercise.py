@@ -45,12 +45,11 @@ def _assess(options: Options) -> Findings:
     tiles, speed = tile_memory(*wrapped, system=SYSTEM), report.throughput
     needed = LEAST_SPEED * _usual_speed()
     limit = tiles.chip.tile_bytes / KIB
-    fullest = tiles.most_bytes / KIB
     faults = []
     if tiles.worst_verdict != "yes":
         faults.append(
             f"It {'may' if tiles.fits else 'does'} not fit: the fullest tile would hold "
-            f"{fullest:.0f} KiB, but has {limit:.0f}. "
+            f"{tiles.most / KIB} KiB, but has {limit:.0f}. "
             "emulator.tile_memory says what the largest parts are."
         )
     if speed is None or speed < needed:
@@ -58,8 +57,11 @@ def _assess(options: Options) -> Findings:
             f"It is too slow: {speed or 0:,.0f} rows a second, but {needed:,.0f} are asked for. "
             "emulator.estimate says where the time goes; some remedies cost less of it."
         )
-    fact = f"{fullest:.0f} of {limit:.0f} KiB on the fullest tile, {speed or 0:,.0f} rows a second."
-    return Findings(tuple(faults), (fact,))
+    facts = (
+        f"{tiles.most / KIB} of {limit:.0f} KiB on the fullest tile.",
+        f"{report.speed} rows a second.",
+    )
+    return Findings(tuple(faults), facts)
 
 
 def _usual_speed() -> float:

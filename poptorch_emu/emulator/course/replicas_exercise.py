@@ -12,6 +12,7 @@ from poptorch_emu.emulator.course.placing import SYSTEM, evenly, half_layers, pl
 from poptorch_emu.emulator.estimates import estimate
 from poptorch_emu.emulator.plans import tile_memory
 from poptorch_emu.machine.ipu import KIB
+from poptorch_emu.machine.spread import Figure
 
 HIDDEN, WIDTH = (4096,) * 16, 1024
 TOTAL_IPUS, ROWS, ROWS_OF_UPDATE = 16, 256, 8192
@@ -44,7 +45,7 @@ def _assess(answer: Mapping[str, int]) -> Findings:
         return Findings((fault,))
     num_ipus, replicas = (answer[name] for name in _NAMES)
     plan = _planned(num_ipus, replicas)
-    facts = (f"{plan.fullest} KiB on the fullest tile, {plan.rows_per_second:,.0f} rows a second.",)
+    facts = f"{plan.fullest} KiB on the fullest tile.", f"{plan.speed} rows a second."
     if not plan.fits:
         return Findings(("It does not fit: give each replica more IPUs.",), facts)
     rivals = [_planned(count, TOTAL_IPUS // count) for count in _CHOICES]
@@ -69,16 +70,19 @@ class _Plan:
 
     fits: bool
     fullest: str
-    rows_per_second: float
+    speed: Figure | None
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.speed.value if self.speed else 0.0
 
 
 @cache
 def _planned(num_ipus: int, replicas: int) -> _Plan:
     wrapped = _wrap({"num_ipus": num_ipus, "replicas": replicas})
     tiles = tile_memory(*wrapped, system=SYSTEM)
-    fullest, limit = tiles.most_bytes / KIB, tiles.chip.tile_bytes / KIB
-    speed = estimate(*wrapped, system=SYSTEM).throughput or 0.0
-    return _Plan(tiles.fits, f"{fullest:.0f} of {limit:.0f}", speed)
+    fullest = f"{tiles.most / KIB} of {tiles.chip.tile_bytes / KIB:.0f}"
+    return _Plan(tiles.fits, fullest, estimate(*wrapped, system=SYSTEM).speed)
 
 
 EXERCISE = Exercise(

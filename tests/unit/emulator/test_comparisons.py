@@ -109,8 +109,10 @@ def test_candidates_then_are_sorted_and_the_best_fits() -> None:
     assert report.best() == report.candidates[0]
     lines = str(report).splitlines()
     assert lines[0].split() == [
-        "schedule", "stages", "bubble", "by", "cycles", "rows/s", "stash", "KiB", "fits",
+        "schedule", "stages", "bubble", "by", "cycles", "rows/s", "likely", "stash", "KiB", "fits",
     ]  # fmt: skip
+    best = report.best().speed
+    assert lines[1].split()[5] == f"±{best.interval[1] / best.value - 1:.0%}"
     assert [line.split()[0] for line in lines[1:12]] == [c.name for c in report.candidates]
     assert lines[12].startswith(f"4 IPUs of {report.system}, 16 micro-batches")
     assert "<table" in report._repr_html_() and "zero_bubble_v" in report._repr_html_()

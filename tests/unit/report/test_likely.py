@@ -33,6 +33,14 @@ def test_interval_in_another_unit_then_is_divided_by_it() -> None:
     assert likely_text(None) == "-"
 
 
+def test_figure_when_printed_then_shows_its_interval_in_the_unit() -> None:
+    low, high = 5839 / FACTOR, 5839 * FACTOR
+    text = f"5,839 (likely {round(low, -1):,.0f} to {round(high, -1):,.0f})"
+    assert str(Figure(5839.0, WORK)) == str(Figure(5839.0 * 1024, WORK) / 1024) == text
+    assert str(Figure(2919.5, WORK) * 2) == text
+    assert str(Figure(0.0, WORK)) == "0 (likely 0 to 0)"
+
+
 def test_points_of_different_work_that_are_nearly_equal_then_are_about_the_same() -> None:
     mixed = Figure(1.01, {Subject.WORK: 0.5, Subject.HOST: 0.5})
     slow, quick = point("slow", 0.5), point("quick", 1.0)
@@ -45,3 +53,22 @@ def test_points_of_different_work_that_are_nearly_equal_then_are_about_the_same(
     assert [" * " in line for line in marked[:5]] == [False, False, True, True, False]
     assert marked[-1].startswith("* about the same")
     assert "*" not in str(SweepReport((slow, quick, large)))
+
+
+def test_best_when_a_faster_point_may_not_fit_then_is_the_fastest_that_fits() -> None:
+    slow, quick = point("slow", 0.5), point("quick", 1.0)
+    closer, large = point("closer", 3.0, "close"), point("large", 9.0, "no")
+    sweep = SweepReport((slow, closer, quick, large))
+    assert sweep.best() == quick
+    assert "Faster than the best that fits, but may not fit: closer." in str(sweep)
+    assert "may not fit: closer." in sweep._repr_html_()
+    assert SweepReport((large, closer, point("near", 2.0, "close"))).best() == closer
+    assert "may not fit" not in str(SweepReport((quick, point("near", 0.9, "close"))))
+    with pytest.raises(ValueError, match="No choice fits"):
+        SweepReport((large,)).best()
+
+
+def test_points_that_may_not_fit_then_are_about_the_same_as_the_best_that_fits() -> None:
+    quick, near, closer = point("quick", 1.0), point("near", 1.0, "close"), point("far", 3, "close")
+    assert about_best([quick, near, closer]) == (quick, near)
+    assert about_best([near, closer]) == ()
