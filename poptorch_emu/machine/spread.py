@@ -39,7 +39,7 @@ OVERHEADS = (Subject.START, Subject.MOVE, Subject.HOST)
 # `benchmarks/fidelity_spreads.py`. More than one pod, for which no row exists, is assumed to have
 # the spread of cards.
 SPREADS: Amounts = {
-    Subject.WORK: 0.16,
+    Subject.WORK: 0.15,
     Subject.ROUGH: 0.19,
     Subject.START: 0.36,
     Subject.MOVE: 0.36,
