@@ -148,7 +148,7 @@ def join_tensorflow() -> None:
     if tf is not None:
         importlib.import_module(_BOUNDARY).install()
         old_files.refuse_saved_models(tf)
-        tensorflow_1.refuse()
+        tensorflow_1.refuse(tf)
 
 
 @functools.cache

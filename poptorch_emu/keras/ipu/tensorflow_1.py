@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from typing import Any, NoReturn
 
 from poptorch_emu.errors import compiler_error
@@ -16,15 +15,9 @@ _SESSIONS = ("InteractiveSession", "Session")
 _SWITCHES = ("disable_eager_execution", "disable_v2_behavior")
 
 
-def refuse() -> None:
-    """Makes sessions and switches to TensorFlow 1 raise an error, if TensorFlow is loaded."""
-    tf = sys.modules.get("tensorflow")
-    if tf is not None:
-        _refuse(tf)
-
-
 @functools.cache
-def _refuse(tf: Any) -> None:
+def refuse(tf: Any) -> None:
+    """Makes sessions and switches to TensorFlow 1 raise an error."""
     # The attribute and the imported module differ, and importing replaces the attribute.
     for old in (tf.compat.v1, importlib.import_module("tensorflow.compat.v1")):
         for name in _SESSIONS:
