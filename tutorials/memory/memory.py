@@ -244,14 +244,17 @@ fullest = [tiles.most_bytes / 1024 for tiles, _ in results.values()]
 COLOURS = {"yes": "C0", "close": "C1", "no": "C3"}
 colours = [COLOURS[tiles.worst_verdict] for tiles, _ in results.values()]
 axes[0].barh(names, fullest, color=colours)
-axes[0].axvline(624, color="k", ls=":")
-axes[0].set_xlabel("KiB on the fullest tile; the line is all there is")
+limit = axes[0].axvline(624, color="k", ls=":")
+axes[0].set_xlabel("KiB on the fullest tile")
 per_ipu = [
     report.throughput / (len(report.ipus) * report.num_replicas) for _, report in results.values()
 ]
 axes[1].barh(names, per_ipu, color=colours)
 axes[1].set_xlabel("rows per second and IPU")
 axes[0].invert_yaxis()
+marks = [limit, *(plt.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values())]
+words = ["memory of a tile", "fits", "may fit", "does not fit"]
+figure.legend(marks, words, loc="outside lower center", ncols=4, fontsize=8)
 show()
 
 # %% [markdown]
