@@ -89,6 +89,7 @@ class AsynchronousDataAccessor:
                 f"miss_sleep_time_in_ms must be at least 0, not {miss_sleep_time_in_ms}."
             )
         self.rebatched_size = rebatched_size
+        self._description = f"of a {type(dataset).__name__}, with a ring of {buffer_size} elements"
         self._num_elements = source.counter(rebatched_size)
         settings = accessor_worker.WorkerSettings(
             num_slots=buffer_size,
@@ -103,6 +104,10 @@ class AsynchronousDataAccessor:
         self._accessor = accessor_reader.AccessorReader(
             source, settings, strategy, miss_sleep_time_in_ms * _SECONDS_PER_MILLISECOND
         )
+
+    def __repr__(self) -> str:
+        """Returns the type of the dataset and the size of the ring."""
+        return f"<{type(self).__name__} {self._description}>"
 
     def terminate(self) -> None:
         """Stops the worker, as at exit and when this object is garbage-collected (exact)."""

@@ -36,6 +36,9 @@ class NameScope:
         require(isinstance(name, str), "Parameter to NameScope must be a string")
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"NameScope({self._name!r})"
+
     def __enter__(self) -> None:
         scopes.open_name(self._name)
 
@@ -62,6 +65,10 @@ class Attribute:
                 raise ValueError(f"Attribute {name!r} must be a dictionary, not {values!r}.")
             check_attributes(values)
         self._attributes = kwargs
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={values!r}" for name, values in self._attributes.items())
+        return f"Attribute({given})"
 
     def __enter__(self) -> None:
         scopes.open_attributes(self._attributes)

@@ -50,6 +50,9 @@ class CPU:
             for parameter in layer_to_call.parameters():
                 parameter.requires_grad_(False)
 
+    def __repr__(self) -> str:
+        return f"CPU({self._layer_to_call!r}, {self._ID!r})"
+
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Calls the layer, or records the call in the model that is being traced.
 

@@ -28,6 +28,10 @@ class MultiConv:
         self._lists: dict[str, int] = {}
         self._first = 0
 
+    def __repr__(self) -> str:
+        given = ", ".join(self._lists)
+        return f"<MultiConv with {given}>" if given else "MultiConv()"
+
     def availableMemoryProportions(self, value: Any) -> MultiConv:
         """Sets the share of the memory that each convolution may use: a float, or a list of floats.
 

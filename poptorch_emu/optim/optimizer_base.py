@@ -38,6 +38,10 @@ class VariableAttributes:
         self._variable = set(variable_attributes)
         self._allowed = list(allowed_attributes)
 
+    def __repr__(self) -> str:
+        """Returns the names of the hyper-parameters that may change."""
+        return f"<VariableAttributes: {', '.join(sorted(self._variable)) or 'all are constant'}>"
+
     def isConstant(self, attr: str) -> bool:
         """Returns whether `attr` is a constant of the compiled program."""
         return attr not in self._variable

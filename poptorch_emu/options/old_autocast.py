@@ -57,6 +57,10 @@ class autocast(ContextDecorator):  # noqa: N801
         self._enabled = enabled
         self._tokens: list[Token[bool]] = []
 
+    def __repr__(self) -> str:
+        """Returns the expression that creates the value."""
+        return f"autocast({self._enabled})"
+
     def __enter__(self) -> None:
         """Opens the region."""
         self._tokens.append(is_open.set(self._enabled))
