@@ -50,6 +50,7 @@ html_theme = "furo"
 html_title = f"poptorch_emu {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["figures.js"]
 templates_path = ["_templates"]
 html_additional_pages = {"index": "redirect.html"}
 html_copy_source = False

@@ -9,6 +9,8 @@ from poptorch_emu.report.terms import TERMS, WORD_OF_EVENT, WORK
 from poptorch_emu.untrusted.texts import as_html
 
 _WIDTH, _LABEL, _LANE, _BAR, _TOP = 960, 70, 30, 22, 24
+# Smallest width at which the texts can be read; a narrower frame scrolls.
+_LEAST_WIDTH = 720
 # Widths in pixels: narrower events are skipped beside others, and narrower boxes have no number.
 _NARROW, _NUMBERED = 0.5, 16
 _FONT = 'font-family="system-ui, sans-serif" font-size="12"'
@@ -34,9 +36,10 @@ def timeline_svg(events: Iterable[Event], ipus: Sequence[int], end_seconds: floa
     height = legend_top + 24
     label = f"Timeline of {len(ipus)} IPUs"
     return (
-        f'<svg role="img" aria-label="{label}" viewBox="0 0 {_WIDTH} {height}" '
-        f'style="width:100%;max-width:{_WIDTH}px" {_FONT} xmlns="http://www.w3.org/2000/svg">'
-        f"{''.join(parts)}</svg>"
+        f'<div style="overflow-x:auto"><svg role="img" aria-label="{label}" '
+        f'viewBox="0 0 {_WIDTH} {height}" {_FONT} xmlns="http://www.w3.org/2000/svg" '
+        f'style="width:100%;min-width:{_LEAST_WIDTH}px;max-width:{_WIDTH}px">'
+        f"{''.join(parts)}</svg></div>"
     )
 
 
