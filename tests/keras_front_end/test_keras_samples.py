@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-pytest.importorskip("keras")
+keras = pytest.importorskip("keras")
 pytest.importorskip("tensorflow")
 
-from keras_samples.check import differences
-from keras_samples.samples import all_samples
+from keras_samples.check import differences  # noqa: E402
+from keras_samples.samples import all_samples  # noqa: E402
 
-from poptorch_emu.keras import ipu
+from poptorch_emu.keras import ipu  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: layers, losses, metrics", fidelity="exact")
 
@@ -26,3 +27,16 @@ def test_samples_then_have_the_values_of_keras_on_tensorflow() -> None:
     samples = all_samples(["layers", "losses", "metrics", "initializers"])
     assert len({(each.room, each.name) for each in samples}) > 150
     assert differences(samples[::EVERY]) == []
+
+
+def test_layer_norm_when_axes_are_not_in_order_then_factors_are_those_of_tensorflow() -> None:
+    """TensorFlow reads the factors row by row into the axes of the input, in their order there."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(2, 6, 5, 4)).astype(np.float32)
+    layer = keras.layers.LayerNormalization(axis=[-1, 1], epsilon=0.1)
+    layer.build(x.shape)
+    layer.set_weights([generator.normal(size=each.shape) for each in layer.weights])
+    gamma, beta = (np.reshape(each, (1, 6, 1, 4)) for each in layer.get_weights())
+    variance = x.var((1, 3), keepdims=True)
+    wanted = (x - x.mean((1, 3), keepdims=True)) / np.sqrt(variance + 0.1) * gamma + beta
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), wanted, atol=1e-5)

@@ -88,6 +88,11 @@ def _layer_norm(
     """Returns a layer normalization over any axes; Keras on PyTorch always takes the last ones."""
     x = keras.ops.convert_to_tensor(x)
     axes, last = _axes(x, axis)
+    shape = tuple(x.shape[each] for each in axes)
+    if gamma is not None and tuple(gamma.shape) != shape:  # TensorFlow reshapes it, too.
+        gamma = keras.ops.reshape(gamma, shape)
+    if beta is not None and tuple(beta.shape) != shape:
+        beta = keras.ops.reshape(beta, shape)
     found = original(x.movedim(axes, last), gamma, beta, last, *args, **kwargs)
     return found.movedim(last, axes)
 
