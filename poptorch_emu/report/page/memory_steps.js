@@ -87,7 +87,7 @@ function stripShape(params, api, run) {
 }
 
 function stepMarks(ipu, peak, bytes, steps) {
-  const limit = isNearLimit(bytes, ipu.limit_bytes) ? limitLine(ipu.limit_bytes, "yAxis", "insideEndTop") : null;
+  const limit = isNearLimit(bytes, ipu.limit_bytes) ? limitLine(ipu.limit_bytes, "yAxis", "insideStartTop") : null;
   const lines = limit ? [{ ...limit.data[0], lineStyle: limit.lineStyle, label: limit.label }] : [];
   // The update is one step, which is too narrow for a name in its strip.
   const update = steps.direction.indexOf("update");

@@ -4,7 +4,7 @@
 const NO_GROUP = "all values";
 const MAP_PIXELS = 420;
 // A smaller rectangle has no room for a name.
-const LEAST_LABELLED = 2600;
+const LEAST_LABELLED = 5000;
 
 function fullestTileCard(ipu, reason) {
   const title = "On the fullest tile";

@@ -68,9 +68,10 @@ function tileWord(ipu) {
   return ipu.fullest_tile_bytes > ipu.limit_bytes ? "over the limit" : "fullest tile";
 }
 
-// Puts the label inside the bar if there is room, so that the limit's line does not cross it.
+// Puts the label inside the bar if there is room, so that the limit's line does not cross it. On a
+// narrow screen the label is short, because half a bar must hold it.
 function tileLabel(ipu, isInside) {
-  const share = ipu.limit_bytes ? ` · ${shareText(ipu.fullest_tile_bytes / ipu.limit_bytes)}` : "";
+  const share = ipu.limit_bytes && innerWidth > 700 ? ` · ${shareText(ipu.fullest_tile_bytes / ipu.limit_bytes)}` : "";
   return { show: true, position: isInside ? "insideRight" : "right", fontWeight: 600,
     color: isInside ? inkOn(tileWord(ipu)) : colour("text"), formatter: bytesText(ipu.fullest_tile_bytes) + share };
 }

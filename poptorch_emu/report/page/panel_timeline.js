@@ -141,7 +141,7 @@ class TimelineView {
         { type: "slider", xAxisIndex: 0, filterMode: "none", bottom: 10, height: 22,
           labelFormatter: (value) => this.text(value), ...sliderStyle() },
       ],
-      series: [eventSeries(this, []), phaseSeries(this.timeline), pathSeries(this)],
+      series: [eventSeries(this, []), phaseSeries(this, 0), pathSeries(this)],
     };
   }
 
@@ -221,7 +221,7 @@ class TimelineView {
     const pixels = Math.max(100, this.chart.getWidth() - 116);
     const data = visibleShapes(this.index, from, to, pixels, this.hidden, this.followed);
     const zoom = { startValue: from, endValue: to };
-    this.chart.setOption({ dataZoom: [zoom, zoom], series: [eventSeries(this, data), pathSeries(this)] }, { lazyUpdate: false });
+    this.chart.setOption({ dataZoom: [zoom, zoom], series: [eventSeries(this, data), phaseSeries(this, pixels), pathSeries(this)] }, { lazyUpdate: false });
     const tick = (value) => tickText(value, this.range, this.timeline.unit, 200);
     this.shown.textContent = `Showing ${tick(from)} to ${tick(to)} of ${tick(this.index.end)}`;
   }

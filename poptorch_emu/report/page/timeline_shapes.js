@@ -12,16 +12,20 @@ function eventSeries(view, data) {
   };
 }
 
-// Returns fill, main and flush as bands with their names.
-function phaseSeries(timeline) {
+const LETTER_PIXELS = 6.5;
+
+// Returns fill, main and flush as bands, with their names where there is room.
+function phaseSeries(view, plotPixels) {
   const quiet = colour("quiet");
+  const [from, to] = view.range;
+  const pixels = (span) => ((Math.min(span.end, to) - Math.max(span.start, from)) / (to - from)) * plotPixels;
   return {
     id: "phases", type: "custom", data: [], renderItem: () => null,
     markArea: {
       silent: true,
       label: { color: quiet, position: "top", distance: 8 },
-      data: timeline.spans.map((span) => [{
-        name: span.name, xAxis: span.start,
+      data: view.timeline.spans.map((span) => [{
+        name: span.name, xAxis: span.start, label: { show: pixels(span) > span.name.length * LETTER_PIXELS },
         itemStyle: { color: colour("accent"), opacity: span.name === "main" ? 0.03 : 0.1, borderColor: quiet, borderWidth: 0 },
       }, { xAxis: span.end }]),
     },
