@@ -92,8 +92,9 @@ for name, curve in curves.items():
 
 # %%
 plt.figure(figsize=(6, 2.8))
-for name, curve in curves.items():
-    plt.plot([loss / base - 1 for loss, base in zip(curve, curves["float32"])], label=name)
+for (name, curve), style in zip(curves.items(), ("-", "-", "--", "-")):
+    distances = [loss / base - 1 for loss, base in zip(curve, curves["float32"])]
+    plt.plot(distances, style, label=name)
 plt.xlabel("epoch")
 plt.ylabel("loss / loss of float32 - 1")
 plt.legend(fontsize=7)
