@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -37,4 +38,6 @@ def _around(original: Callable[..., Any], function: Callable[..., Any]) -> Calla
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)
 
+    with suppress(TypeError, ValueError):  # Keras looks at the names of parameters.
+        call.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return call

@@ -319,6 +319,17 @@ def test_augmentation_when_it_flips_pictures_then_half_of_them_are() -> None:
     assert logs["loss"][0] == pytest.approx(logs["mae"][0], abs=NEAR)
 
 
+def test_functional_model_of_its_own_class_when_made_in_a_scope_then_predicts() -> None:
+    class Plain(keras.Model):
+        pass
+
+    with models.scope(True):
+        given = keras.Input((6,))
+        model = Plain(given, keras.layers.Dense(2)(given), name="plain")
+    assert (model.count_params(), model.name) == (14, "plain")
+    assert model.predict(np.ones((4, 6), np.float32), verbose=0).shape == (4, 2)
+
+
 def test_keras_model_when_wrapped_by_itself_then_is_refused() -> None:
     """Keras layers would read tensors of the host, so that nothing would be trained."""
     inner = models.mlp()
