@@ -70,7 +70,8 @@ def run_formula(optimizer: Any, gradients: Sequence[Any], variables: Sequence[An
     Keras's methods for PyTorch change weights in place, so its methods for all backends are used.
 
     Raises:
-        ValueError: the learning rate is a function, which would be called once for all updates.
+        ValueError: the learning rate is a function, which would be called once for all updates, or
+            the formula has other results in TensorFlow.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -78,6 +79,7 @@ def run_formula(optimizer: Any, gradients: Sequence[Any], variables: Sequence[An
         for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
             if each is not None:
                 _check_learning_rate(each)
+                _check_formula(each)
                 plain = {name: _of_any_backend(each, name) for name in _OF_PYTORCH}
                 stack.enter_context(patched(each, **plain))
         _of_any_backend(optimizer, "apply")(gradients, variables)
@@ -111,6 +113,18 @@ def _check_learning_rate(optimizer: Any) -> None:
             f"The learning rate of {type(optimizer).__name__} is a function, which a program of "
             "the device would call only once. Use a number, or a LearningRateSchedule of "
             "keras.optimizers.schedules."
+        )
+
+
+def _check_formula(optimizer: Any) -> None:
+    """Refuses the one optimiser of Keras that keeps the value of a variable across a change of it.
+
+    TensorFlow and eager PyTorch then read the new value, a program the old one.
+    """
+    if isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW):
+        raise ValueError(
+            "ScheduleFreeAdamW has other results in TensorFlow, where its formula reads averages "
+            "after they were changed. Use AdamW."
         )
 
 
