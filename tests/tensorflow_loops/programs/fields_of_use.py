@@ -117,7 +117,7 @@ def scattered_updates(b: Bench) -> Any:
     return b.run(changed, tf.constant(b.arrays(1)[0]))
 
 
-@program
+@refused("ResourceScatterNdAdd")
 def updates_of_rows_of_variables(b: Bench) -> Any:
     v = b.weights((4, 2))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row
+from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row, refusal
 
 _Reduce = Callable[[torch.Tensor, list[int], bool], torch.Tensor]
 
@@ -128,6 +128,15 @@ def _segments(reduce: str, of_nothing: Callable[[torch.dtype], Any]) -> Row:
     return Row(call_with, host=(2,))
 
 
+def _sum_of_sorted_segments(call: RawCall, data: Any, ids: Any) -> Any:
+    """Returns the sums of rows with equal ids, which do not decrease."""
+    if ids.size and ((ids[1:] < ids[:-1]).any() or ids[0] < 0):
+        raise refusal("SegmentSum of ids that decrease", "Use tf.math.unsorted_segment_sum")
+    count = int(ids[-1]) + 1 if ids.size else 0
+    places = torch.as_tensor(ids, dtype=torch.int64, device=data.device)
+    return _segments("sum", lambda dtype: 0).compute(call, data, places, count)
+
+
 def _finite(limit: str) -> Callable[[torch.dtype], Any]:
     """Returns a function for the largest or smallest finite number, an empty segment's value."""
 
@@ -149,6 +158,7 @@ ROWS = {
     "Mean": _reduction(_mean),
     "Min": _reduction(torch.amin, _highest),
     "Prod": _axis_by_axis(lambda x, axis, keeps: torch.prod(x, axis, keeps, dtype=x.dtype)),
+    "SegmentSum": Row(_sum_of_sorted_segments, host=(1,)),
     "Sum": _reduction(lambda x, axes, keeps: torch.sum(x, axes, keeps, dtype=x.dtype)),
     "TopKV2": Row(_top_k, host=(1,)),
     "UnsortedSegmentMax": _segments("amax", _finite("min")),
