@@ -24,6 +24,10 @@ pytestmark = [
 
 CHOSEN = (
     "accumulation_by_hand",
+    "counter_in_a_loop_over_range",
+    "counter_in_an_attribute_that_the_loop_assigns",
+    "counter_in_an_element_that_the_loop_assigns",
+    "counters_in_a_loop_of_a_data_set",
     "gradient_of_an_unwatched_variable",
     "gradient_of_an_inner_tape_around_the_outer_one",
     "gradient_outside_of_the_tape",
@@ -31,10 +35,16 @@ CHOSEN = (
     "gradient_with_a_stopped_tape",
     "learning_rate_assigned_in_the_loop",
     "nested_loops",
+    "number_of_an_element",
+    "number_of_calls_as_a_factor",
     "number_of_python_in_a_loop",
     "previous_batch",
+    "random_numbers_of_python",
     "rotated_variables",
+    "sharpness_aware_minimization",
+    "state_in_an_attribute",
     "tape_used_twice",
+    "values_of_an_iterator",
     "variable_made_at_first_call",
 )
 

@@ -49,6 +49,18 @@ def zipped_data(b: Bench) -> Any:
 
 
 @program
+def number_of_an_element(b: Bench) -> Any:
+    queue = b.queue()
+
+    def loop(data):
+        for i, (x, _) in enumerate(data):
+            queue.enqueue((i, tf.cast(i, tf.float32) + float(len(x))))
+
+    b.run(tf.function(loop), b.data(3))
+    return queue.dequeue()
+
+
+@program
 def enumerated_zip(b: Bench) -> Any:
     one, other, queue = b.data(), b.data(seed=1), b.queue()
 
