@@ -68,9 +68,8 @@ for accumulation, is_offloaded in ((16, False), (16, True), (32, False), (64, Fa
         options.TensorLocations.setOptimizerLocation(location)
     wrapped = course.wrapped(3, options)
     tiles = emulator.tile_memory(*wrapped, system=SYSTEM)
-    fullest = max(map(tiles.largest_bytes, tiles.ipus)) / 1024
-    speed = emulator.estimate(*wrapped, system=SYSTEM).throughput
-    print(f"{accumulation}, {is_offloaded}: {fullest:.0f} KiB, {speed:,.0f} rows/s")
+    speed = emulator.estimate(*wrapped, system=SYSTEM).speed
+    print(f"{accumulation}, {is_offloaded}: {tiles.most / 1024} KiB, {speed} rows/s")
 
 check(3, options)
 
@@ -114,9 +113,8 @@ print("IPUs of a replica: KiB of the fullest tile, rows a second")
 for num_ipus in COUNTS:
     wrapped = course.wrapped(6, {"num_ipus": num_ipus, "replicas": 16 // num_ipus})
     tiles = emulator.tile_memory(*wrapped, system=SYSTEM)
-    fullest = max(map(tiles.largest_bytes, tiles.ipus)) / 1024
-    speed = emulator.estimate(*wrapped, system=SYSTEM).throughput
-    print(f"{num_ipus}: {fullest:.0f} KiB, {speed:,.0f} rows/s, fits: {tiles.fits}")
+    speed = emulator.estimate(*wrapped, system=SYSTEM).speed
+    print(f"{num_ipus}: {tiles.most / 1024} KiB, fits: {tiles.worst_verdict}, {speed} rows/s")
 
 check(6, {"num_ipus": 4, "replicas": 4})
 

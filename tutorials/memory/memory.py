@@ -117,9 +117,8 @@ WORDS = {"yes": "fits", "close": "may fit", "no": "does not fit"}
 
 def tell(name):
     tiles, report = results[name]
-    fullest = tiles.most_bytes / 1024
-    fits = WORDS[tiles.worst_verdict]
-    print(f"{name}: {fullest:.0f} KiB on the fullest tile, {fits}, {report.throughput:,.0f} rows/s")
+    print(f"{name}: {WORDS[tiles.worst_verdict]}")
+    print(f"  {tiles.most / 1024} KiB on the fullest tile, {report.speed} rows/s")
 
 
 tell("as it is")

@@ -344,7 +344,7 @@ report = emulator.estimate(*uneven, system=SYSTEM)
 # ![The panel Summary of the page](../../docs/images/encoder_summary.png)
 
 # %%
-print(f"{report.throughput:,.0f} rows a second; limited by {report.bottleneck}")
+print(f"{report.speed} rows a second; limited by {report.bottleneck}")
 
 # %% [markdown]
 # **Timeline: who waits for whom?** Each row is an IPU. Look for the row with the fewest gaps: that is the slowest IPU. Move with the keys `w`, `a`, `s` and
@@ -403,7 +403,7 @@ for axis, counts in zip(axes, ((6, 2, 2, 2), (3, 3, 3, 3))):
 axes[0].set_xlim(0, longest * 1e3)
 show()
 for name, estimate in {"6-2-2-2": report, "3-3-3-3": even}.items():
-    print(f"{name}: {estimate.throughput:,.0f} rows a second; limited by {estimate.bottleneck}")
+    print(f"{name}: {estimate.speed} rows a second; limited by {estimate.bottleneck}")
 assert report.throughput < even.throughput
 
 # %% [markdown]
@@ -428,7 +428,7 @@ tiles = emulator.tile_memory(*encoder(counts), system=SYSTEM)
 for stage, ipu in zip(split.stages, tiles.ipus):
     kib = stage.tile_bytes / 1024, tiles.largest_bytes(ipu) / 1024
     print(f"IPU {ipu.ipu}: plan_split expects {kib[0]:.0f} KiB, tile_memory plans {kib[1]:.0f} KiB")
-print(f"{counts}: {four.throughput:,.0f} rows a second, as `what_if` said in section 1")
+print(f"{counts}: {four.speed} rows a second, as `what_if` said in section 1")
 assert four.throughput >= even.throughput
 
 # %% [markdown]
@@ -545,9 +545,9 @@ for name in ("Final", "Sum", "All"):
 wrapped = encoder(counts, change=lambda options: options.outputMode(poptorch.OutputMode.All))
 report = emulator.estimate(*wrapped, system=SYSTEM)
 milliseconds = report.stages[-1].forward.output_cycles / report.clock_hz * 1e3
-print(f"encoder, Final: {four.throughput:,.0f} rows a second, modelled")
+print(f"encoder, Final: {four.speed} rows a second, modelled")
 print(
-    f"encoder, All: {report.throughput:,.0f} rows a second, modelled; its last stage waits for "
+    f"encoder, All: {report.speed} rows a second, modelled; its last stage waits for "
     f"{milliseconds:.3f} ms for each micro-batch"
 )
 
@@ -603,8 +603,7 @@ def offload(options):
 
 outside = emulator.tile_memory(*encoder(counts, change=offload), system=SYSTEM)
 for where, plan in {"on the chip": tiles, "outside": outside}.items():
-    largest = max(map(plan.largest_bytes, plan.ipus)) / 1024
-    print(f"{largest:.0f} KiB on the fullest tile with the state {where}")
+    print(f"{plan.most / 1024} KiB on the fullest tile with the state {where}")
 settings = {"accumulation": [8, 64, 256], "offload": ["nothing", "optimizer"]}
 points = emulator.what_if(*encoder(counts), sweep=settings, system=SYSTEM).points
 print("micro-batches of an update   price of offloading")

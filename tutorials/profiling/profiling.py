@@ -176,8 +176,8 @@ except AttributeError as error:
 mended = make_training((0, 0, 0, 1, 1, 1), "even")
 mended(*batch)
 better = emulator.estimate(mended, system="bow-pod16")
-print(f"before: {report.throughput:,.0f} rows a second; limited by {report.bottleneck}")
-print(f"after:  {better.throughput:,.0f} rows a second; limited by {better.bottleneck}")
+print(f"before: {report.speed} rows a second; limited by {report.bottleneck}")
+print(f"after:  {better.speed} rows a second; limited by {better.bottleneck}")
 assert better.throughput > report.throughput
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")

@@ -56,9 +56,10 @@ def predict(name, wrapped):
     """Returns the report of a published row, and prints it beside the published figure."""
     row = ROW[name]
     report = emulator.estimate(*wrapped, system=row.system, io=row.host)
-    predicted = report.throughput * row.items_per_row
+    speed = report.speed * row.items_per_row
+    predicted = speed.value
     print(f"{name}: {row.what}, {row.system}")
-    print(f"  published {row.published:,.0f} a second, predicted {predicted:,.0f}")
+    print(f"  published {row.published:,.0f} a second, predicted {speed}")
     print(f"  the prediction is off by {predicted / row.published - 1:+.0%}")
     assert abs(predicted / row.published - 1) < 0.3
     return report
@@ -97,10 +98,10 @@ show()
 def compare(rows, title):
     """Prints and draws the speed of each remedy, beside that of the unchanged model."""
     base = rows["as it is"].throughput
-    print(f"{'':27} {'rows/s':>7} {'gain':>5}  {'fits':5}  limited by")
+    print(f"{'':27} {'rows/s':>7} {'likely':>16} {'gain':>5}  {'fits':5}  limited by")
     for name, point in rows.items():
         gain = point.throughput / base - 1
-        speed = f"{point.throughput:7,.0f} {gain:+5.0%}"
+        speed = f"{point.throughput:7,.0f} {point.speed.likely:>16} {gain:+5.0%}"
         print(f"{name:27} {speed}  {point.fits:5}  {point.limit}")
     figure, axis = plt.subplots(figsize=(7, 0.5 + 0.4 * len(rows)), layout="constrained")
     colours = ["C3" if point.fits == "no" else "C0" for point in rows.values()]

@@ -167,15 +167,15 @@ LOADER = 20_000.0
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 for speed, style in ((None, "C0o-"), (LOADER, "C3o-")):
     io = None if speed is None else emulator.HostWork(items_per_second=speed)
-    rates = []
+    speeds = []
     for replicas in REPLICAS:
         wrapped = encoder(accumulation=16, replicas=replicas, synthetic=False)
-        rates.append(emulator.estimate(*wrapped, system=SYSTEM, io=io).throughput)
+        speeds.append(emulator.estimate(*wrapped, system=SYSTEM, io=io).speed)
+    rates = [one.value for one in speeds]
     name = "any loader" if speed is None else f"a loader of {speed:,.0f} rows per second"
     axis.loglog(REPLICAS, rates, style, label=name)
-    print(
-        f"{name}: {rates[0]:,.0f} rows per second with 1 replica, {rates[-1]:,.0f} with {REPLICAS[-1]}"
-    )
+    print(f"{name}, rows per second:")
+    print(f"  with 1 replica: {speeds[0]}; with {REPLICAS[-1]}: {speeds[-1]}")
 axis.axhline(LOADER, color="k", ls=":")
 axis.set(xlabel="replicas", ylabel="rows per second")
 axis.legend(fontsize=8)
