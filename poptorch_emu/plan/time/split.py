@@ -38,6 +38,7 @@ class Unit:
         activation_bytes: bytes of all results of its operations.
         sent_bytes: bytes that it or an earlier unit sends to later units.
         host_cycles: cycles that it waits for inputs from the host.
+        has_checkpoint: whether the user marked one of its results as a checkpoint.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Unit:
     activation_bytes: int
     sent_bytes: int
     host_cycles: float = 0.0
+    has_checkpoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class StageCosts:
     Attributes:
         units: units of the model, in order.
         num_stages: number of forward stages.
-        recomputes: whether backward recomputes the forward of each stage but the last.
+        recomputes: whether backward recomputes the forward of each stage, and of the last stage
+            what is before its last checkpoint.
         ties: weights whose uses must be on one IPU.
         num_micro_batches: number of micro-batches of a window.
         is_circle: whether the last stage is on the IPU of the first.
@@ -138,10 +141,12 @@ class StageCosts:
 
     def cycles(self, first: int, last: int, stage: int) -> float:
         """Returns the cycles of a stage that consists of the units from `first` to `last`."""
-        forward, total = (sums[last + 1] - sums[first] for sums in self._sums)
+        forward, both = self._sums
+        total = both[last + 1] - both[first]
         is_last = stage == self.num_stages - 1
-        if self.recomputes and not is_last:
-            total += forward
+        if self.recomputes:
+            end = max(first, self._num_checkpointed) if is_last else last + 1
+            total += forward[end] - forward[first]
         chip, numbers, ipu = self.tiles.chip, self.tiles.numbers, self.ipu_of(stage)
         if stage:
             total += copy_cycles(self._given(first), self.ipu_of(stage - 1), ipu, chip, numbers)
@@ -149,6 +154,12 @@ class StageCosts:
             sent = self.units[last].sent_bytes
             total += copy_cycles(sent, self.ipu_of(stage + 1), ipu, chip, numbers)
         return total
+
+    @cached_property
+    def _num_checkpointed(self) -> int:
+        """Number of units up to the last one with a checkpoint."""
+        marked = (n for n, unit in enumerate(self.units, start=1) if unit.has_checkpoint)
+        return max(marked, default=0)
 
     @cached_property
     def _sums(self) -> tuple[list[float], list[float]]:

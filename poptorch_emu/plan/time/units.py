@@ -93,10 +93,14 @@ class _Units:
         forward, backward = self._cycles()
         held, activations, sent = self._held(), self._activations(), self._sent()
         host = self._host()
+        marked = {name for node, name in self._unit_of.items() if record_of(node).is_checkpoint}
         return [
-            Unit(name, forward[i], backward[i], held[i], activations[i], sent[i], host[i])
+            Unit(
+                name, forward[i], backward[i], held[i], activations[i], sent[i], host[i],
+                name in marked,
+            )
             for i, name in enumerate(self._names)
-        ]
+        ]  # fmt: skip
 
     def ties(self) -> tuple[Tie, ...]:
         """Returns the trained weights that several units use; in inference, all such matrices."""

@@ -19,8 +19,8 @@ MIB = 1 << 20
 
 def units_of(numbers) -> list[Unit]:
     return [
-        Unit(f"unit{i}", float(f), float(b), held * MIB, 50 * MIB, sent * MIB)
-        for i, (f, b, held, sent) in enumerate(numbers)
+        Unit(f"unit{i}", f, b, held * MIB, 50 * MIB, sent * MIB, has_checkpoint=any(marks))
+        for i, (f, b, held, sent, *marks) in enumerate(numbers)
     ]
 
 
@@ -50,8 +50,9 @@ def best_of(tried, found) -> float:
 
 
 numbers = st.tuples(
-    st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 400), st.integers(0, 20)
-)
+    st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 400), st.integers(0, 20),
+    st.booleans(),
+)  # fmt: skip
 
 
 @given(st.lists(numbers, min_size=1, max_size=8), st.integers(1, 8), st.booleans(), st.booleans())
@@ -63,6 +64,17 @@ def test_split_then_is_the_best_of_all(units, num_stages, is_training, recompute
     assert max(stage.cycles for stage in found.stages) == best
     named = [name for stage in found.stages for name in stage.units]
     assert named == [f"unit{i}" for i in range(len(units))]
+
+
+def test_last_stage_when_it_has_checkpoints_then_recomputes_what_is_before_the_last() -> None:
+    plain, marked = (1000, 2000, 0, 0), (1000, 2000, 0, 0, True)
+    layers = [plain, plain, marked, marked, plain]
+    costs = StageCosts(units_of(layers), 2, TILES, is_training=True, recomputes=True)
+    copied = StageCosts(units_of([plain] * 5), 2, TILES, True, True)
+    for first, recomputed in ((1, 3), (2, 2), (3, 1), (4, 0)):
+        extra = costs.cycles(first, 4, 1) - copied.cycles(first, 4, 1)
+        assert extra == 1000 * recomputed
+        assert costs.cycles(0, first - 1, 0) == copied.cycles(0, first - 1, 0)
 
 
 def test_split_when_there_are_fewer_units_than_stages_then_raises() -> None:
