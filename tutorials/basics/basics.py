@@ -215,7 +215,7 @@ show(report)
 training.destroy()
 
 # %% [markdown]
-# Look at *sync* and *host*. Such a small model starts many short programs and waits for its input. Later tutorials explain each row.
+# Look at *sync* and *calls*. Such a small model starts many short programs, and each call takes time to start. Later tutorials explain each row.
 #
 # ## What you have seen
 #
