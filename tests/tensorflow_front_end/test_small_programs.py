@@ -27,6 +27,7 @@ CHOSEN = (
     "counter_in_a_loop_over_range",
     "counter_in_an_attribute_that_the_loop_assigns",
     "counter_in_an_element_that_the_loop_assigns",
+    "counter_of_a_method",
     "counters_in_a_loop_of_a_data_set",
     "gradient_of_an_unwatched_variable",
     "gradient_of_an_inner_tape_around_the_outer_one",

@@ -13,11 +13,12 @@ import io
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import keras
@@ -313,6 +314,13 @@ def _parts_of(value: Any) -> Iterable[tuple[str, Any, Mapping[Any, Any]]]:
     """Yields the parts of methods, of TensorFlow's functions and of layers, for the search."""
     if isinstance(value, MethodType):
         yield "", value, {"self": value.__self__}
+    elif isinstance(value, weakref.ref):  # TensorFlow's methods refer to their object so.
+        yield "", value, {"self": value()}
+    elif isinstance(value, FunctionType):
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        yield "", value, {"defaults": [each for each in defaults if not is_plain(each)]}
+        if not is_own_module(value.__module__):
+            yield "", value, {"inner": [_content_of(cell) for cell in value.__closure__ or ()]}
     elif isinstance(value, (staticmethod, classmethod)):
         yield "", value, {"function": value.__func__}
     elif isinstance(value, property):
@@ -326,6 +334,15 @@ def _parts_of(value: Any) -> Iterable[tuple[str, Any, Mapping[Any, Any]]]:
         yield "", value, {each.name: each for each in _own(inner)}
         for each in _own([value]):
             yield "", each, {k: v for k, v in vars(each).items() if k not in _keys_of_keras()}
+
+
+def _content_of(cell: CellType) -> Any:
+    """Returns a function, method or reference in a cell; `None` for anything else."""
+    try:
+        value = cell.cell_contents
+    except ValueError:  # The variable has no value yet.
+        return None
+    return value if isinstance(value, (FunctionType, MethodType, weakref.ref)) else None
 
 
 def _own(layers: Sequence[Any]) -> list[Any]:

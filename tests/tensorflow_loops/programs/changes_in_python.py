@@ -177,6 +177,20 @@ def layers_made_at_the_first_call(b: Bench) -> Any:
     return b.run(tf.function(lambda x: lazy(x)), tf.ones((2, 3))), lazy.is_built, lazy.w
 
 
+@program
+def counter_of_a_method(b: Bench) -> Any:
+    class Counted:
+        number = 0
+
+        @tf.function
+        def scaled(self, x):
+            self.number += 1
+            return x * float(self.number)
+
+    counted = Counted()
+    return b.run(counted.scaled, tf.constant(2.0)), counted.number
+
+
 @refused("body of a loop over range\\(\\) changes")
 def counter_in_a_loop_over_range(b: Bench) -> Any:
     counts, queue = [0], b.queue()
