@@ -56,7 +56,7 @@ EXPERTS = {
 }
 
 
-def expert_step(case: Case, expert: Expert) -> Step:
+def expert_step(case: Case, expert: Expert = EXPERTS["expert"]) -> Step:
     """Returns the step of an expert in PyTorch."""
     is_compiled = expert.is_compiled
     if is_compiled:

@@ -125,8 +125,10 @@ def partition_by_stages(
     places = (replace(firsts[s], stage=s, ipu=ipu) for s, ipu in enumerate(ipu_of_stage))
 
     def own_rank(node: fx.Node) -> int:
-        is_forward = record_of(node).phase is Phase.FORWARD
-        return rank((Kind.FORWARD if is_forward else Kind.BACKWARD, stage_of[node]), num_stages)
+        record = record_of(node)
+        if record.phase is Phase.FORWARD:
+            return rank((Kind.FORWARD, stage_of[node]), num_stages)
+        return _backward_rank(record, stage_of[node], num_stages)
 
     ids = tuple(sorted(set(ipu_of_stage)))
     return Partition(
@@ -221,8 +223,12 @@ def _own_rank(node: fx.Node, stage_of: dict[BlockPlace | None, int], num_stages:
     if record.phase is Phase.FORWARD:
         stage: int = node.meta["forward_stage"]
         return stage
-    stage = num_stages - 1 if record.is_anonymous else stage_of.get(record.place, num_stages - 1)
-    return rank((Kind.BACKWARD, stage), num_stages)
+    return _backward_rank(record, stage_of.get(record.place, num_stages - 1), num_stages)
+
+
+def _backward_rank(record: NodeRecord, stage: int, num_stages: int) -> int:
+    """Returns the rank of a backward operation; the earliest one if it has no forward operation."""
+    return rank((Kind.BACKWARD, num_stages - 1 if record.is_anonymous else stage), num_stages)
 
 
 def _place_written_sources(graph: Graph, ranks: dict[fx.Node, int]) -> None:

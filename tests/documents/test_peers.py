@@ -61,6 +61,37 @@ def test_expert_when_it_trains_then_weights_are_those_of_the_plain_loop(
         torch.testing.assert_close(trained[1].get_parameter(name), wanted)
 
 
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        self.head = nn.Linear(36, 3)
+
+    def forward(self, images, labels):
+        result = self.head(self.body(images))
+        return result, nn.functional.cross_entropy(result, labels)
+
+
+def test_expert_when_images_are_channels_last_then_weights_are_those_of_the_plain_loop(benchmarks):
+    models, peers, speed = benchmarks
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(24, 2, 8, 8, generator=generator), torch.arange(24) % 3
+    initial = Images()
+    trained = []
+    last = partial(peers.expert_step, expert=peers.EXPERTS["expert, channels last"])
+    for make_step in (partial(speed.plain_step, is_compiled=False), last):
+        model = copy.deepcopy(initial)
+        case = models.Case(
+            lambda model=model: model, lambda n: (images[:n], labels[:n]), 2, 4, 3, models._SGD
+        )
+        assert case.has_images and peers.is_for("expert, channels last", case)
+        make_step(case)()
+        trained.append(model)
+    assert trained[1].body[0].weight.is_contiguous(memory_format=torch.channels_last)
+    for name, wanted in trained[0].named_parameters():
+        torch.testing.assert_close(trained[1].get_parameter(name), wanted)
+
+
 def test_peer_whose_package_is_missing_then_it_says_which(benchmarks, monkeypatch):
     _, peers, _ = benchmarks
     monkeypatch.setitem(peers.FOR_INFERENCE, "openvino", ("torch", "no_such_package"))

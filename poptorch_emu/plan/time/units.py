@@ -142,10 +142,11 @@ class _Units:
             if node in self._unit_of:
                 yield node, self._index[self._unit_of[node]]
                 continue
-            # Backward visits units in reverse. An operation of an unknown module joins the last
-            # unit.
+            # Backward visits units in reverse. An operation of an unknown module, or of no module,
+            # such as a sum of gradients, joins the last unit.
             record = record_of(node)
-            last = of_record.get((record.place.block_id, record.module), last)
+            if not record.is_anonymous:
+                last = of_record.get((record.place.block_id, record.module), last)
             yield node, last
 
     def _host(self) -> defaultdict[int, float]:

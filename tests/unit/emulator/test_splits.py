@@ -92,6 +92,42 @@ def test_split_then_is_nearly_the_best_of_the_estimates_of_all(num_ipus) -> None
     assert tried[chosen] < 0.9 * max(tried.values())
 
 
+class Scaled(nn.Module):
+    """Layers with a loss, and an operation before the first block; the last ones are on IPU 1."""
+
+    def __init__(self, on_ipu_0: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
+        self.on_ipu_0 = on_ipu_0
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+        x = x / 255
+        for index, layer in enumerate(self.layers):
+            poptorch.Block.start(f"b{index}", ipu_id=int(index >= self.on_ipu_0))
+            x = layer(x)
+        return x, nn.functional.cross_entropy(x, labels)
+
+
+def scaled(on_ipu_0: int):
+    options = poptorch.Options().showCompilationProgressBar(False)
+    options.Training.gradientAccumulation(8)
+    with torch.device("meta"):
+        model = Scaled(on_ipu_0)
+        batch = torch.ones(8 * 64, WIDTH), torch.ones(8 * 64, dtype=torch.int32)
+    optimizer = poptorch.optim.SGD(model.parameters(), 1)
+    return poptorch.trainingModel(model, options, optimizer), *batch
+
+
+def test_split_when_operations_are_before_the_blocks_then_its_plan_is_that_of_these_stages() -> (
+    None
+):
+    """The gradient's first value belongs to no block, and not to those operations."""
+    split = emulator.plan_split(*scaled(1), num_ipus=2)
+    built = emulator.estimate(*scaled(len(split.stages[0].units)))
+    (point,) = emulator.what_if(*scaled(1), sweep={"split": [2]}).points
+    assert point.throughput == built.throughput
+
+
 def test_autoplace_when_compiled_then_refuses() -> None:
     model, batch = trainer(True, "cpu")
     model.compile(batch)
