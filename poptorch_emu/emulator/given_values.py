@@ -15,8 +15,8 @@ from poptorch_emu.untrusted.files import given_path
 
 # Models of other front ends have a method of this name, which returns the executor that ran last.
 LAST_RUN = "_poptorch_emu_last_run"
-# They have a method of this name, too: it calls a function with each executor that trains, and
-# returns a function that ends this.
+# Their method of this name calls a function with each executor that trains. It returns a function
+# that ends these calls.
 FOLLOW = "_poptorch_emu_follow"
 
 

@@ -76,9 +76,9 @@ def points_of(
 def answers(
     planner: Planner, settings: Mapping[str, Sequence[Any]]
 ) -> Callable[[str], dict[str, Any] | None]:
-    """Returns a function from the indices of a choice as text, such as "3.0.1", to its point.
+    """Returns a function that finds the point of a choice from its indices, such as "3.0.1".
 
-    It returns None for other texts.
+    For a text that names no choice, the function returns None.
     """
 
     def answer(question: str) -> dict[str, Any] | None:

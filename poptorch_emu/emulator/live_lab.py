@@ -68,7 +68,7 @@ class LiveLab:
         if not self._server.is_running:
             return f"<code>{self!r}</code>"
         address = html.escape(self.address)
-        # The origin of the frame is its own server, from which its script asks for plans.
+        # The frame keeps its origin, because its script asks the page's own server for plans.
         return (
             f'<iframe src="{address}" sandbox="allow-scripts allow-same-origin" '
             f'title="Laboratory" style="{FRAME_STYLE}"></iframe><code>{address}</code>'

@@ -6,7 +6,7 @@ import math
 
 
 def decimals(limit: float) -> int:
-    """Returns the decimals with which a number has three digits; negative for large ones."""
+    """Returns the number of decimals for three significant digits; negative from 1,000 on."""
     return 2 - math.floor(math.log10(limit)) if limit > 0 else 0
 
 

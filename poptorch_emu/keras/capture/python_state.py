@@ -1,8 +1,8 @@
 """Makes a captured function change Python's objects as often as TensorFlow's tracing does: once.
 
 A capture runs the same code several times. Only the first run counts. The others are *repetitions*:
-they start with the objects and random generators of the first run, which are put back afterwards,
-and what they print, log or write into new files is dropped.
+they start with the objects and random generators of the first run, which are put back afterwards.
+Their printed text, log entries and new files are dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from poptorch_emu.trace.pytorch.patches import patched
 
 @dataclass(frozen=True)
 class StoredInLoop:
-    """What the code of a loop assigns to, beside variables.
+    """Attributes and elements that the code of a loop assigns to.
 
     Attributes:
         attributes: names of the attributes.
@@ -70,7 +70,7 @@ class Moment:
         return any(not is_plain(each.location.value) for each in changes)
 
     def changes_since(self, before: Moment) -> list[str]:
-        """Returns the names of what has changed; tensors count in containers only."""
+        """Returns the names of changed values; tensors count only if they are in a container."""
         changes = self._values.changes_since(before._values)
         named = [
             each.location.path
@@ -113,7 +113,7 @@ class Moment:
 
 
 class PythonState:
-    """What the code of a function can change in Python.
+    """The objects, output and files that the code of a function can change in Python.
 
     Attributes:
         start: the moment at which the first run begins.
@@ -281,12 +281,12 @@ class RepeatedCode:
 
     @cached_property
     def after_first(self) -> Moment:
-        """The moment at which this is first read: after the first iteration."""
+        """The moment after the first iteration, at which this property must first be read."""
         return self._state.now()
 
     @cached_property
     def changes(self) -> list[str]:
-        """Names of what the first iteration has changed."""
+        """Names of the values that the first iteration has changed."""
         return self.after_first.changes_since(self._start)
 
     @cached_property

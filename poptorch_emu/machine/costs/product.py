@@ -188,7 +188,7 @@ def _cheapest(
 def _splits(
     num_tiles: int, most_groups: int, most_outputs: int, most_inputs: int
 ) -> tuple[Array, Array, Array]:
-    """Returns all cuts of groups, output channels and the reduced axis into at most so many pieces.
+    """Returns all cuts of groups, output channels and the reduced axis, with at most these parts.
 
     Cuts that would leave a tile without work are skipped. A few hundred of ten thousand remain.
     """

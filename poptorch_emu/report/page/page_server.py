@@ -29,10 +29,10 @@ Answer = Callable[[str], object | None]
 class PageServer:
     """Serves a page, and answers to its questions, until it is stopped.
 
-    It listens on 127.0.0.1, so that no other computer reaches it. The address contains a random
-    key, so that no other user of this computer and no other page of the browser finds the page. A
-    request that names another host is refused, so that no foreign name leads here. One thread
-    answers one request after another.
+    The server listens on 127.0.0.1, so that no other computer reaches it. The address contains a
+    random key, so that no other user of this computer and no other page of the browser finds the
+    page. A request that names another host is refused, so that no foreign name leads here. One
+    thread answers one request after another.
 
     Attributes:
         address: address of the page; a question is the address of the page and the question.

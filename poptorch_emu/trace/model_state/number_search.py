@@ -140,7 +140,7 @@ def values_in(model: torch.nn.Module) -> Values:
 
 
 def values_used_by(named: Mapping[str, Any], parts_of: PartsOf) -> Values:
-    """Returns the numbers in objects, and in what their functions use: closures and globals.
+    """Returns the numbers in objects, and in the closures and globals that their functions use.
 
     Args:
         named: objects by name, for example a function and its arguments.

@@ -79,7 +79,7 @@ def _after_call(steps: list[dis.Instruction], place: int) -> int | None:
 def _passing_branch(
     code: CodeType, steps: list[dis.Instruction], start: int, offset: int
 ) -> bool | None:
-    """Returns the truth value for which a jump avoids an error; None if no branch raises.
+    """Returns the condition, true or false, that avoids an error; None if no branch raises.
 
     Args:
         code: code of the function.

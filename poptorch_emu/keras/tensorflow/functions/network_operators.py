@@ -70,7 +70,8 @@ class _Layout:
 
 def _convolution(call: RawCall, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     layout = _Layout(call)
-    if call.op.type == "DepthwiseConv2dNative":  # Its kernel has an axis for channels of the input.
+    if call.op.type == "DepthwiseConv2dNative":
+        # The third axis of a depthwise kernel counts the channels of the input.
         kernel = kernel.reshape([*kernel.shape[:2], 1, -1])
     x, kernel = layout.first(x), kernel.movedim((-1, -2), (0, 1))
     strides, dilations, windows = layout.windows(kernel)
