@@ -62,6 +62,7 @@ test-tensorflow: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops
 	PYTHONPATH=tests $(BIN)/python -W ignore -m keras_samples
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops.names
+	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops.host
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_loops
 
 # One wheel, made from the sdist, with an engine for each version of TORCH.

@@ -29,6 +29,21 @@ def test_samples_then_have_the_values_of_keras_on_tensorflow() -> None:
     assert differences(samples[::EVERY]) == []
 
 
+def test_stateful_layer_when_it_learns_on_the_host_then_its_first_states_are_kept() -> None:
+    x = keras.ops.convert_to_tensor(np.random.default_rng(0).normal(size=(2, 5, 4)), "float32")
+    plain = keras.layers.LSTM(3)
+    stateful = keras.layers.LSTM(3, stateful=True)
+    first = plain(x)
+    stateful.build(x.shape)
+    stateful.set_weights([*plain.get_weights(), *stateful.get_weights()[3:]])
+    outputs = [stateful(x), stateful(x)]  # The first states are zeros; the second ones are not.
+    assert not np.allclose(*map(keras.ops.convert_to_numpy, outputs))
+    first.sum().backward()
+    outputs[0].sum().backward()
+    for one, other in zip(plain.trainable_weights, stateful.trainable_weights, strict=True):
+        np.testing.assert_array_equal(one.value.grad, other.value.grad)
+
+
 def test_layer_norm_when_axes_are_not_in_order_then_factors_are_those_of_tensorflow() -> None:
     """TensorFlow reads the factors row by row into the axes of the input, in their order there."""
     generator = np.random.default_rng(0)

@@ -20,9 +20,7 @@ _NEAR, _ABOUT = (1e-4, 2e-5), (0.05, 0.05)
 # TensorFlow takes cubic kernels from a table of 1024 places; spectra add up many products.
 _WIDER = {"UpSampling2D": (1e-3, 2e-3), "MelSpectrogram": (1e-3, 1e-4)}
 
-# PyTorch refuses the eager gradient of stateful layers, which change the states that it needs.
 _REFUSED = (
-    "modified by an inplace operation",
     "has other results in TensorFlow",
     "not supported by the PyTorch backend",
 )

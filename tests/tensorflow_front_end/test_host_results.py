@@ -52,6 +52,9 @@ def test_result_of_a_model_when_given_an_array_then_has_numbers_and_a_gradient()
         lambda w: tf.where(w > 0, w, tf.zeros_like(w)),
         lambda w: w * tf.Variable(2.0) + tf.ones((3,)),
         lambda w: tf.linalg.global_norm([w, w]),
+        lambda w: tf.keras.backend.softmax(w),
+        lambda w: tf.keras.backend.repeat_elements(w, 2, axis=0),
+        lambda w: tf.linalg.matmul(w, w, transpose_a=True),
     ],
 )
 def test_expression_with_a_weight_on_the_host_then_is_a_tensor_of_tensorflow(compute) -> None:
@@ -62,6 +65,19 @@ def test_expression_with_a_weight_on_the_host_then_is_a_tensor_of_tensorflow(com
     assert isinstance(found, tf.Tensor)
     wanted = compute(tf.constant(layer.get_weights()[0]))
     np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-6)
+
+
+def test_weight_then_answers_questions_about_tensors_as_in_keras_on_tensorflow() -> None:
+    programs.strategy()
+    layer = keras.layers.Dense(3)
+    layer.build((None, 4))
+    kernel, shape = layer.kernel, tf.TensorShape([4, 3])
+    assert tf.is_tensor(kernel)
+    assert kernel.shape == [4, 3] and kernel.shape == (4, 3) and kernel.shape == shape
+    assert kernel.shape != [3, 4] and kernel.shape != shape[:1]
+    assert (kernel.shape.rank, kernel.shape.as_list()) == (shape.rank, shape.as_list())
+    assert tf.broadcast_static_shape(kernel.shape, layer.bias.shape) == shape
+    np.testing.assert_array_equal(kernel.value.numpy(), layer.get_weights()[0])
 
 
 def test_weight_when_assigned_an_expression_on_the_host_then_has_its_values() -> None:

@@ -108,6 +108,13 @@ def calls_of(function: Callable[..., Any]) -> Iterator[tuple[dict[str, Any], dic
         yield arrays, {**dict(zip(others, values, strict=True)), **more}
 
 
+def calls_for(name: str, function: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yields the call of the table for a name, or calls that may suit the function."""
+    if name not in CALLS:
+        return calls_of(function)
+    return iter([({x: ARRAYS[x] for x in _parameters(function) if x in ARRAYS}, {})])
+
+
 def _array(name: str, number: int, shape: Any, dtype: Any) -> np.ndarray:
     if number and name in _INTEGERS:
         return np.abs(drawn(shape[:1], np.int32, number)) % 3
@@ -119,14 +126,11 @@ def _array(name: str, number: int, shape: Any, dtype: Any) -> np.ndarray:
 def status_of(name: str, function: Callable[..., Any], most: int = 3) -> tuple[str, str]:
     """Returns whether a function is served, and a difference or the reason for a refusal."""
     num_compared, reason, status = 0, "", HOST if name in OF_HOST else NOT_TRIED
-    calls = calls_of(function)
-    if name in CALLS:
-        function = CALLS[name]
-        calls = iter([({x: ARRAYS[x] for x in _parameters(function) if x in ARRAYS}, {})])
-    for arrays, others in itertools.islice(calls, 60):
-        found = _compared_call(function, arrays, others, _results)
+    function = CALLS.get(name, function)
+    for arrays, others in itertools.islice(calls_for(name, function), 60):
+        found = _compared_call(function, arrays, others, results)
         if (found is None and name in CALLS) or (found and found[0] == SERVED and found[1]):
-            found = _compared_call(function, arrays, others, tf.function(_results))
+            found = _compared_call(function, arrays, others, tf.function(results))
         if found is None:
             continue  # TensorFlow does not accept these arguments.
         status, text = found
@@ -143,7 +147,8 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def _results(function: Callable[..., Any], tensors: Any, others: Any) -> list[Any]:
+def results(function: Callable[..., Any], tensors: Any, others: Any) -> list[Any]:
+    """Returns the results of a function, each as a tensor of TensorFlow."""
     result = function(**tensors, **others)
     return [tf.convert_to_tensor(each) for each in tf.nest.flatten(result)]
 
@@ -169,7 +174,7 @@ def _compared_call(
         return None
 
     def call(*tensors: Any) -> Any:
-        return _results(function, dict(zip(arrays, tensors, strict=True)), others)
+        return results(function, dict(zip(arrays, tensors, strict=True)), others)
 
     given = [torch.from_numpy(np.array(each)) for each in arrays.values()]
     form = f"({ {name: f'{x.dtype}{list(x.shape)}' for name, x in arrays.items()} }, {others})"
@@ -188,7 +193,7 @@ def _compared_call(
             return SERVED, f"{form} {text}"
     if function in _WITHOUT_GRADIENT or not all(map(_is_finite, wanted)):
         return SERVED, ""
-    of_tensorflow = call if compute is _results else tf.function(call)
+    of_tensorflow = call if compute is results else tf.function(call)
     text = difference_of_gradients(call, list(arrays.values()), of_tensorflow)
     return SERVED, text and f"{form} {text}"
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import torch
 from keras.src import backend
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.torch import image, nn
 from keras.src.ops import nn as keras_ops
 
@@ -19,6 +20,7 @@ def install() -> None:
     replace_functions(image, resize=_resize)
     replace_functions(keras_ops, _layer_normalization=_layer_norm, _rms_normalization=_rms_norm)
     replace_functions(backend, rnn=_rnn)
+    replace_functions(keras.layers.RNN, call=_recurrent_layer)
 
 
 def _cross_entropy(
@@ -123,3 +125,15 @@ def _rnn(
     if go_backwards and mask is not None:
         kwargs["unroll"] = False
     return original(*args, go_backwards=go_backwards, mask=mask, **kwargs)
+
+
+def _recurrent_layer(
+    original: Any, layer: Any, sequences: Any, initial_state: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Gives a stateful layer a copy of its states.
+
+    On the host, Keras on PyTorch writes the new states over the old ones, which the gradient needs.
+    """
+    if initial_state is None and layer.stateful and not in_stateless_scope():
+        initial_state = keras.tree.map_structure(lambda x: x.value.clone(), layer.states)
+    return original(layer, sequences, initial_state, *args, **kwargs)

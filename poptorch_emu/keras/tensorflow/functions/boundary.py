@@ -57,6 +57,7 @@ def install() -> None:
         tf.register_tensor_conversion_function(kind, function, priority=10)
     for kind in (tf.Tensor, tf.Variable):
         kind.__torch_function__ = classmethod(_called_by_torch)
+    keras.Variable.is_tensor_like = True  # `tf.is_tensor` looks for this name.
     _convert_for_keras()
     _SymbolicCalls().register()
     unrolled_control.install()

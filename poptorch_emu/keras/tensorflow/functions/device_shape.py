@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 
 class DeviceShape(tuple[Any, ...]):
-    """A tuple with the methods of TensorFlow's shapes."""
+    """A tuple with the attributes of `tf.TensorShape`."""
 
-    @property
-    def rank(self) -> int:
-        """Number of axes."""
-        return len(self)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(tf.TensorShape(self), name)
 
-    ndims = rank
-    dims = property(tuple)
-
-    def as_list(self) -> list[Any]:
-        """Returns the sizes."""
-        return list(self)
-
-    def num_elements(self) -> int | None:
-        """Returns the number of elements; `None` if a size is not known."""
-        return math.prod(self) if self.is_fully_defined() else None
-
-    numel = num_elements
-
-    def is_fully_defined(self) -> bool:
-        """Returns whether all sizes are known."""
-        return None not in self
+    def numel(self) -> int | None:
+        """Returns the number of elements, as PyTorch's shapes do; `None` if a size is not known."""
+        return self.num_elements()
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
         return DeviceShape(found) if isinstance(index, slice) else found
 
 
+class VariableShape(DeviceShape):
+    """The shape of a variable, which equals a list of the same sizes, too."""
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = DeviceShape.__hash__
+
+
 def give_shapes_methods() -> None:
-    """Gives shapes of Keras's symbolic tensors the methods of TensorFlow's shapes."""
+    """Gives shapes of Keras's variables and symbolic tensors the methods of TensorFlow's shapes."""
     keras.KerasTensor.get_shape = lambda tensor: DeviceShape(tensor.shape)
-    sizes = keras.KerasTensor.shape.fget
-    keras.KerasTensor.shape = keras.KerasTensor.shape.getter(lambda x: DeviceShape(sizes(x)))
+    for kind, shape in ((keras.KerasTensor, DeviceShape), (keras.Variable, VariableShape)):
+        sizes = kind.shape.fget
+        kind.shape = kind.shape.getter(lambda x, sizes=sizes, shape=shape: shape(sizes(x)))

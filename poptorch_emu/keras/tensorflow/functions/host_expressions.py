@@ -46,6 +46,8 @@ def install() -> None:
         and ((name.startswith("__") and name not in _OTHER_METHODS) or name in _ASSIGNMENTS)
     ]
     replace_functions(keras.Variable, __getitem__=_element, **dict.fromkeys(names, _operator))
+    # `layer.kernel.value.numpy()`, although PyTorch computes gradients of it.
+    replace_functions(torch.nn.Parameter, numpy=_array)
     for room in _ROOMS:
         names = [name for name, each in vars(room).items() if isinstance(each, FunctionType)]
         replace_functions(room, **dict.fromkeys(names, _with_numbers))
@@ -66,6 +68,10 @@ def _operator(original: Callable[..., Any], *operands: Any, **named: Any) -> Any
     if _is_called_by_program() and _is_on_host(result):
         return tf.constant(result.detach().numpy())
     return result
+
+
+def _array(original: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+    return original(value.detach(), **kwargs)
 
 
 def _is_called_by_program() -> bool:
