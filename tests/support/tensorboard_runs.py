@@ -11,9 +11,13 @@ import pytest
 
 
 def use_stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes TensorBoard use its own stub, because importing TensorFlow takes seconds."""
-    name = "tensorboard.compat.notf"
-    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    """Makes TensorBoard use its own stub, because importing TensorFlow takes seconds.
+
+    TensorBoard keeps what it has found, so a process that has TensorFlow must not get the stub.
+    """
+    if "tensorflow" not in sys.modules:
+        name = "tensorboard.compat.notf"
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
 
 
 def events_of(run: Path) -> Any:

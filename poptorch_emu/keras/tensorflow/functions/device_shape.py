@@ -18,7 +18,8 @@ class DeviceShape(tuple[Any, ...]):
 
     def numel(self) -> int | None:
         """Returns the number of elements, as PyTorch's shapes do; `None` if a size is not known."""
-        return self.num_elements()
+        count: int | None = self.num_elements()
+        return count
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
