@@ -8,6 +8,7 @@ names. `make docs` rewrites the tables; `--check` only reports whether they are 
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def current(document: str) -> str:
 
 
 def _markers(path: Path) -> Iterator[tuple[str, str]]:
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = public_names.nodes_of(path)
     calls = {node.func: node for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         is_marker = isinstance(node, ast.Attribute) and node.attr == "feature"
@@ -91,4 +92,5 @@ def _name_and_fidelity(marker: ast.Call, place: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
+    gc.disable()  # Syntax trees have no cycles, and each collection would visit all their nodes.
     marked_tables.run(DOCUMENT, "Writes the tables of docs/features.md.", current)

@@ -12,6 +12,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -56,10 +57,15 @@ def users(tests: Path) -> dict[str, list[str]]:
     """Returns the test files in which each identifier occurs, in alphabetical order."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(tests.rglob("test_*.py")):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        for identifier in set(filter(None, map(_identifier, nodes))):
+        for identifier in set(filter(None, map(_identifier, nodes_of(path)))):
             found[identifier].append(path.relative_to(tests).as_posix())
     return found
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Returns all nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def table(fidelity_of: dict[str, str], files_of: dict[str, list[str]]) -> str:
