@@ -24,7 +24,7 @@ class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 100000
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.05)  # If shorter, programs that wait for their end slow the others.
         return torch.tensor([index])
 
 if __name__ == "__main__":
