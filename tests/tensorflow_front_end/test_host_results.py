@@ -74,7 +74,7 @@ def test_weight_then_answers_questions_about_tensors_as_in_keras_on_tensorflow()
     kernel, shape = layer.kernel, tf.TensorShape([4, 3])
     assert tf.is_tensor(kernel)
     assert kernel.shape == [4, 3] and kernel.shape == (4, 3) and kernel.shape == shape
-    assert kernel.shape != [3, 4] and kernel.shape != shape[:1]
+    assert kernel.shape[1:] == [3] and kernel.shape != [3, 4] and kernel.shape != shape[:1]
     assert (kernel.shape.rank, kernel.shape.as_list()) == (shape.rank, shape.as_list())
     assert tf.broadcast_static_shape(kernel.shape, layer.bias.shape) == shape
     np.testing.assert_array_equal(kernel.value.numpy(), layer.get_weights()[0])

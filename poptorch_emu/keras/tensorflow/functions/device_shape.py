@@ -23,7 +23,7 @@ class DeviceShape(tuple[Any, ...]):
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        return DeviceShape(found) if isinstance(index, slice) else found
+        return type(self)(found) if isinstance(index, slice) else found
 
 
 class VariableShape(DeviceShape):
