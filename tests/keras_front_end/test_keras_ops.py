@@ -83,7 +83,7 @@ EXCHANGES = {
         lambda x: [np.concatenate([x[0][:, c], x[1][:, c]], 0) for c in np.split(np.arange(4), 2)],
     ),
     "index": (
-        lambda x: ipu.replication_ops.replication_index() + 0 * x,
+        lambda x: keras.ops.cast(ipu.replication_ops.replication_index(), x.dtype) + 0 * x,
         lambda x: [x[0] * 0, x[0] * 0 + 1],
     ),
 }

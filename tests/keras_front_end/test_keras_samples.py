@@ -13,8 +13,7 @@ pytest.importorskip("tensorflow")
 
 from keras_samples.check import differences  # noqa: E402
 from keras_samples.samples import all_samples  # noqa: E402
-
-from poptorch_emu.keras import ipu  # noqa: E402
+from support.library_calls import as_library  # noqa: E402
 
 pytestmark = pytest.mark.feature("Keras: layers, losses, metrics", fidelity="exact")
 
@@ -23,12 +22,12 @@ EVERY = 17
 
 
 def test_samples_then_have_the_values_of_keras_on_tensorflow() -> None:
-    ipu.ipu_strategy.IPUStrategy()
     samples = all_samples(["layers", "losses", "metrics", "initializers"])
     assert len({(each.room, each.name) for each in samples}) > 150
     assert differences(samples[::EVERY]) == []
 
 
+@as_library
 def test_stateful_layer_when_it_learns_on_the_host_then_its_first_states_are_kept() -> None:
     x = keras.ops.convert_to_tensor(np.random.default_rng(0).normal(size=(2, 5, 4)), "float32")
     plain = keras.layers.LSTM(3)

@@ -14,14 +14,11 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 from keras_samples.samples import ROOMS, all_samples
 
-from poptorch_emu.keras import ipu
-
 
 def main() -> int:
     """Prints each difference; returns whether there are any."""
     from keras_samples.check import differences
 
-    ipu.ipu_strategy.IPUStrategy()
     rooms = [each for each in sys.argv[1:] if each in ROOMS] or list(ROOMS)
     names = {each for each in sys.argv[1:] if each not in ROOMS and not each.isdigit()}
     every = next((int(each) for each in sys.argv[1:] if each.isdigit()), 1)

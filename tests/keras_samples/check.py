@@ -1,4 +1,4 @@
-"""Compares samples with Keras on TensorFlow, which runs in a process of its own."""
+"""Compares samples here and with Keras on TensorFlow, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras_samples.compute import result
 from keras_samples.samples import Sample
 
 # Relative and absolute tolerance; of random values, of their statistics, and of optimisers.
@@ -32,21 +31,26 @@ def differences(samples: Sequence[Sample]) -> list[str]:
     Samples that Keras refuses on TensorFlow are no differences, nor are refusals by name here.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "samples"
-        path.write_bytes(pickle.dumps(list(samples)))
-        environment = {
-            **os.environ,
-            "KERAS_BACKEND": "tensorflow",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        }
-        command = [sys.executable, "-W", "ignore", "-m", "keras_samples.compute", str(path)]
-        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-            found = [result(each) for each in samples]
-            assert process.wait() == 0, "Keras on TensorFlow failed"
-        wanted = pickle.loads(path.read_bytes())
+        files = {name: Path(folder) / name for name in ("torch", "tensorflow")}
+        running = {name: _begun(name, path, samples) for name, path in files.items()}
+        for name, process in running.items():
+            assert process.wait() == 0, f"Keras on {name} failed"
+        found, wanted = (pickle.loads(path.read_bytes()) for path in files.values())
     texts = map(_difference, samples, found, wanted)
     return [f"{each}: {text}" for each, text in zip(samples, texts, strict=True) if text]
+
+
+def _begun(backend: str, path: Path, samples: Sequence[Sample]) -> subprocess.Popen[bytes]:
+    """Starts a process that computes samples with a backend of Keras, from and into a file."""
+    path.write_bytes(pickle.dumps(list(samples)))
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    command = [sys.executable, "-W", "ignore", "-m", "keras_samples.compute", str(path)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 
 def _difference(sample: Sample, found: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -232,6 +232,10 @@ _COMPUTED = {
 
 def main() -> None:
     path = Path(sys.argv[1])
+    if _IS_TORCH:
+        from poptorch_emu.keras import ipu
+
+        ipu.ipu_strategy.IPUStrategy()
     samples = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps([result(each) for each in samples]))
 

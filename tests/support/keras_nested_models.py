@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from keras import layers
 from support import keras_models as models
+from support.library_calls import as_library
 
 
 class InTraining(layers.Layer):
@@ -242,6 +243,7 @@ def leaves_of(entries: list[Any]) -> list[Any]:
     ]
 
 
+@as_library
 def trained_by_hand(
     model: keras.Model, batch_size: int, window: int, shape: tuple[int, ...] = (12,)
 ) -> list[float]:

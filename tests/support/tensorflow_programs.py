@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 from support import keras_models as models
+from support.library_calls import as_library
 
 from poptorch_emu.keras import ipu
 
@@ -40,6 +41,7 @@ def batches_of(count: int, of: int = 16) -> list[Batch]:
     return [(x[start : start + ROWS], labels[start : start + ROWS]) for start in starts]
 
 
+@as_library
 def eager_losses(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,

@@ -192,8 +192,8 @@ REFUSED = {
     twice: (ValueError, "An outfeed can only be enqueued once"),
     two_optimizers: (Error, "reached in some iterations only"),  # Each iteration has its own.
     unlike_elements: (Error, "reached in some iterations only"),
-    with_numpy: (Error, "reads a value that only exists when the model runs"),
-    with_a_condition: (Error, "reads a value that only exists when the model runs"),
+    with_numpy: (Error, "float.. of a tensor.*known only while the program runs"),
+    with_a_condition: (Error, "a condition of Python.*known only while the program runs"),
     with_print: (Error, "tf.print shows values of the host.*IPUOutfeedQueue"),
     with_a_jacobian: (Error, "GradientTape.jacobian is not captured"),
 }

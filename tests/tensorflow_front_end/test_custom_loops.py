@@ -10,6 +10,7 @@ keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
 from support import tensorflow_programs as programs  # noqa: E402
+from support.library_calls import as_library  # noqa: E402
 
 from poptorch_emu.keras import ipu  # noqa: E402
 
@@ -224,13 +225,18 @@ def test_gradients_when_changed_then_the_optimizer_gets_those() -> None:
         strategy.run(loop)
         norms = queue.dequeue()["norm"].numpy()
     eager, of_host, wanted = models.mlp(), optimizers.Adam(0.01), []
-    for x, labels in programs.batches_of(4):
+
+    @as_library
+    def train(x, labels):
         eager.zero_grad()
         loss(labels, eager(x, training=True)).backward()
         gradients = [variable.value.grad for variable in eager.trainable_variables]
         wanted.append(float(gradients[0].norm()))
         with programs.torch.no_grad():
             of_host.apply(changed(gradients), eager.trainable_variables)
+
+    for x, labels in programs.batches_of(4):
+        train(x, labels)
     np.testing.assert_allclose(norms, wanted, atol=1e-6)
     check_same_training(eager, model, of_host, optimizer)
 
@@ -304,8 +310,7 @@ def test_metrics_and_batch_norm_then_are_updated_on_the_device() -> None:
         strategy.run(loop, kwargs={"training": False})
     eager, of_host = make(), keras.metrics.SparseCategoricalAccuracy()
     for number, (batch, wanted) in enumerate(data):
-        outputs = eager(to_torch(batch), training=number < 4).detach()
-        of_host.update_state(to_torch(wanted), outputs)
+        of_host.update_state(wanted, eager(batch, training=number < 4))
     assert float(accuracy.result()) == pytest.approx(float(of_host.result()), abs=1e-6)
     assert models.largest_difference(eager, model) < NEAR
 

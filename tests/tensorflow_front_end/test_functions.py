@@ -17,7 +17,7 @@ from support import tensorflow_programs as programs  # noqa: E402
 
 import poptorch_emu as poptorch  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
-from poptorch_emu.keras.tensorflow.functions.boundary import for_program  # noqa: E402
+from poptorch_emu.keras.tensorflow.functions.boundary import on_device  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: functions on the device", fidelity="exact")
 
@@ -178,7 +178,7 @@ def _strategy():
 
 def check_same(call, *arrays: np.ndarray) -> None:
     wanted = call(*map(tf.constant, arrays))
-    result = for_program(call)(*(torch.from_numpy(each) for each in arrays))
+    result = on_device(call)(*(torch.from_numpy(each) for each in arrays))
     assert isinstance(result, torch.Tensor)
     assert str(result.dtype).removeprefix("torch.") == wanted.dtype.name
     np.testing.assert_allclose(result.numpy(), wanted.numpy(), atol=NEAR, rtol=1e-5)
@@ -204,8 +204,8 @@ def test_function_when_symbolic_then_makes_a_model_that_computes_it(name: str) -
     inputs = [keras.Input(batch_shape=(4, 6)) for _ in range(2)]
     model = keras.Model(inputs, CALLS[name](*inputs))
     wanted = CALLS[name](tf.constant(X), tf.constant(Y))
-    result = model([torch.from_numpy(X), torch.from_numpy(Y)])
-    np.testing.assert_allclose(result.detach().numpy(), wanted.numpy(), atol=NEAR, rtol=1e-5)
+    result = model([X, Y])
+    np.testing.assert_allclose(result.numpy(), wanted.numpy(), atol=NEAR, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

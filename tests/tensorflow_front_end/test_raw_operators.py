@@ -13,7 +13,7 @@ from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
-from poptorch_emu.keras.tensorflow.functions.boundary import for_program  # noqa: E402
+from poptorch_emu.keras.tensorflow.functions.boundary import on_device  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: functions on the device", fidelity="exact")
 
@@ -82,7 +82,7 @@ def test_function_then_returns_what_tensorflow_does(name: str) -> None:
     call, given = CALLS[name]
     ipu.ipu_strategy.IPUStrategy()
     wanted = call(tf.constant(given)).numpy()
-    result = for_program(call)(torch.from_numpy(given)).numpy()
+    result = on_device(call)(torch.from_numpy(given)).numpy()
     assert result.dtype == wanted.dtype
     np.testing.assert_allclose(result, wanted, atol=2e-5, rtol=1e-5)
 
@@ -94,7 +94,7 @@ def test_gradients_then_are_tensorflows_at_ties() -> None:
     ipu.ipu_strategy.IPUStrategy()
     given = np.array([1.0, 0.5, 2.0], np.float32)
     x, constant = torch.from_numpy(given).requires_grad_(), tf.constant(given)
-    for_program(value)(x).backward()
+    on_device(value)(x).backward()
     with tf.GradientTape() as tape:
         tape.watch(constant)
         wanted = value(constant)

@@ -10,6 +10,7 @@ keras = pytest.importorskip("keras")
 
 from support import keras_models as models  # noqa: E402
 from support import tensorflow_programs as programs  # noqa: E402
+from support.library_calls import as_library  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
@@ -78,7 +79,7 @@ def test_loop_with_a_wrapper_then_trains_by_its_definition(name: str, replicas: 
         eager,
         sgd(),
         [batches[n : n + together] for n in range(0, len(batches), together)],
-        lambda labels, scores: loss(labels, scores) / divisor(replicas),
+        as_library(lambda labels, scores: loss(labels, scores) / divisor(replicas)),
     )
     found = queue.dequeue().numpy().reshape(-1) / divisor(replicas)
     np.testing.assert_allclose(found, wanted, atol=1e-5)

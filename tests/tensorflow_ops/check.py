@@ -11,7 +11,7 @@ import torch
 from tensorflow_ops.samples import Sample
 
 from poptorch_emu import Error
-from poptorch_emu.keras.tensorflow.functions.boundary import for_program
+from poptorch_emu.keras.tensorflow.functions.boundary import on_device
 
 # float16 is rounded after each step here, and after the last one there.
 _NEAR = {"float32": (1e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}
@@ -33,7 +33,7 @@ def difference(sample: Sample) -> str:
     except (tf.errors.OpError, ValueError, TypeError):
         return ""  # TensorFlow refuses it.
     try:
-        found = tf.nest.flatten(for_program(call)(*_tensors(sample)))
+        found = tf.nest.flatten(on_device(call)(*_tensors(sample)))
     except Error:
         return ""
     except Exception as error:
@@ -90,7 +90,7 @@ def difference_of_gradients(
     tensors = [torch.from_numpy(np.array(each)) for each in arrays]
     for each in tensors:
         each.requires_grad_(each.dtype is torch.float32)
-    result = for_program(lambda *args: _total(call(*args)))(*tensors)
+    result = on_device(lambda *args: _total(call(*args)))(*tensors)
     sources = [each for each in tensors if each.requires_grad]
     if not result.requires_grad:
         found: Any = [None] * len(sources)

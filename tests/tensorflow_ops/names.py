@@ -25,7 +25,7 @@ from tensorflow_ops.samples import drawn
 
 from poptorch_emu import Error
 from poptorch_emu.keras import ipu
-from poptorch_emu.keras.tensorflow.functions.boundary import for_program
+from poptorch_emu.keras.tensorflow.functions.boundary import on_device
 
 PAGE = Path(__file__).parents[2] / "docs" / "tensorflow_functions.md"
 ROOMS = {
@@ -179,7 +179,7 @@ def _compared_call(
     given = [torch.from_numpy(np.array(each)) for each in arrays.values()]
     form = f"({ {name: f'{x.dtype}{list(x.shape)}' for name, x in arrays.items()} }, {others})"
     try:
-        found = for_program(call)(*given)
+        found = on_device(call)(*given)
     except Error as error:
         return REFUSED, str(error).splitlines()[0]
     except Exception as error:

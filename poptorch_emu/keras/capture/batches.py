@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import torch
 
-from poptorch_emu.keras.capture.host_values import HostTensor, to_torch
 from poptorch_emu.keras.capture.integers import check_integers
 
 Batch = tuple[Any, Any, Any]  # x, y and sample weights: structures of tensors, or None.
@@ -80,7 +79,7 @@ def _cat(*leaves: torch.Tensor | None) -> torch.Tensor | None:
 def _tensor(leaf: Any) -> torch.Tensor | None:
     if leaf is None:
         return None
-    tensor = to_torch(leaf) if isinstance(leaf, HostTensor) else torch.as_tensor(leaf)
+    tensor = torch.as_tensor(leaf)
     check_integers(tensor.cpu())
     # Layers would convert float64 first, because IPUs have no double precision.
     return tensor.float() if tensor.dtype is torch.float64 else tensor

@@ -43,11 +43,13 @@ def all_on_device(values: Any) -> Any:
 
 def _read(leaf: Any) -> Any:
     found = left(leaf)
+    if isinstance(found, keras.Variable):
+        return found.value
     if found is not leaf:
         return found if is_of_device(found) else to_host(to_torch(found))
     if is_variable(leaf):
         return value_of(leaf)
-    return leaf.value if isinstance(leaf, keras.Variable) else leaf
+    return leaf
 
 
 def _on_device(leaf: Any) -> Any:

@@ -14,17 +14,6 @@ import torch
 from poptorch_emu.keras.capture.symbolic_values import outside_of_graphs
 
 
-class HostTensor(torch.Tensor):
-    """A tensor of the host that has numbers for NumPy and TensorFlow in spite of its gradient."""
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """Returns the numbers as an array."""
-        return self.detach().as_subclass(torch.Tensor).numpy()
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.numpy().__array__(*args, **kwargs)
-
-
 def tensorflow() -> Any:
     """Returns TensorFlow; `None` if the program has not imported it."""
     return sys.modules.get("tensorflow")
@@ -44,8 +33,6 @@ def to_torch(value: Any) -> torch.Tensor:
     Raises:
         TypeError: the device does not support the type.
     """
-    if isinstance(value, HostTensor):
-        value = value.as_subclass(torch.Tensor)
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     with outside_of_graphs():

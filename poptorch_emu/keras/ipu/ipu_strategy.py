@@ -30,6 +30,7 @@ from poptorch_emu.options import Options
 __all__ = ["IPUStrategy", "IPUStrategyV1"]
 
 # Loaded late, because this module imports TensorFlow.
+_OPERATIONS = "poptorch_emu.keras.ipu.ops"
 _BOUNDARY = "poptorch_emu.keras.tensorflow.functions.boundary"
 
 
@@ -146,7 +147,9 @@ def join_tensorflow() -> None:
     """Lets TensorFlow and Keras take each other's values, if the program uses TensorFlow."""
     tf = tensorflow()
     if tf is not None:
-        importlib.import_module(_BOUNDARY).install()
+        rooms = importlib.import_module(_OPERATIONS)
+        modules = [getattr(rooms, name) for name in rooms.__all__]
+        importlib.import_module(_BOUNDARY).install(*modules)
         old_files.refuse_saved_models(tf)
         tensorflow_1.refuse(tf)
 

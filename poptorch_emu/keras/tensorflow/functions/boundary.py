@@ -7,48 +7,66 @@ sees tensors of PyTorch.
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FunctionType
+import sys
+from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 import torch
+from keras.src import activations, constraints, regularizers
 from keras.src.backend.torch import core as keras_core
+from keras.src.backend.torch.trainer import TorchTrainer
 from keras.src.losses.losses import LossFunctionWrapper
 from keras.src.metrics.reduction_metrics import MeanMetricWrapper
+from keras.src.ops import core as keras_ops
 from keras.src.ops.operation import Operation
+from keras.src.saving import object_registration
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import dispatch, tf_export
 
 from poptorch_emu.keras.capture.capture_state import current
 from poptorch_emu.keras.capture.device_values import is_computing
-from poptorch_emu.keras.capture.host_values import HostTensor, to_torch
+from poptorch_emu.keras.capture.host_values import to_torch
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import value_of
 from poptorch_emu.keras.replacement import replace_functions
-from poptorch_emu.keras.tensorflow.functions import host_expressions, unrolled_control
+from poptorch_emu.keras.tensorflow.functions import unrolled_control
 from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
 from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
+from poptorch_emu.keras.tensorflow.functions.host_calls import call_keras, call_program, is_called
 from poptorch_emu.keras.tensorflow.functions.numpy_operands import (
     answer_arrays,
     function_of_arrays,
     operation,
 )
+from poptorch_emu.keras.tensorflow.functions.program_calls import (
+    answer_programs,
+    is_called_by_program,
+    is_library,
+)
 from poptorch_emu.keras.tensorflow.functions.raw_call import refusal
+from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue, give_weights_values
 from poptorch_emu.torch_versions import FakeTensor, pytree
 
-_OWN = ("keras.", "poptorch_emu.", "tensorflow.")
-_local = threading.local()
+# Methods that a program may override, and that Keras calls with tensors.
+_OVERRIDDEN = (
+    "call", "compute_loss", "compute_mask", "train_step", "test_step", "predict_step",
+    "update_state", "result", "__call__",
+)  # fmt: skip
+# Attributes of layers that hold functions or objects which a program may define.
+_FUNCTIONS = ("activation", "recurrent_activation")
 
 
 @functools.cache
-def install() -> None:
-    """Connects TensorFlow and Keras, once in a process."""
+def install(*modules: ModuleType) -> None:
+    """Connects TensorFlow and Keras, once in a process.
+
+    Args:
+        modules: modules whose functions compute with tensors, beside those of Keras.
+    """
     for kind, function in {
         torch.Tensor: _from_torch,
         keras.Variable: _from_variable,
@@ -61,7 +79,6 @@ def install() -> None:
     _convert_for_keras()
     _SymbolicCalls().register()
     unrolled_control.install()
-    host_expressions.install()
     _note_handles()
     give_shapes_methods()
     answer_arrays()
@@ -69,25 +86,57 @@ def install() -> None:
     ops.SymbolicTensor.__array_function__ = function_of_arrays
     ops.SymbolicTensor.__bool__ = _truth_of
     ops.SymbolicTensor.__len__ = _length_of
+    for kind in (float, int):
+        setattr(ops.SymbolicTensor, f"__{kind.__name__}__", _number_of(kind))
     replace_functions(tf.GradientTape, gradient=_gradient)
     replace_functions(type(tf.function(lambda: None)), __call__=_call_function)
-    replace_functions(keras.layers.Layer, __call__=_call, add_loss=_add_loss)
-    replace_functions(keras.losses.Loss, __call__=_call, __init__=_build_loss)
-    keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
+    replace_functions(keras.losses.Loss, __init__=_build)
+    replace_functions(keras.metrics.Metric, __init__=_build)
     for kind in (LossFunctionWrapper, MeanMetricWrapper):
         replace_functions(kind, __init__=_build_around_function)
     replace_functions(Operation, __new__=_new_operation)
+    for room in (activations, regularizers, constraints):
+        replace_functions(room, get=_function_or_object)
+    for name in _FUNCTIONS:
+        setattr(keras.layers.Layer, name, _FunctionOfProgram(name))
+    steps = ("make_train_function", "make_test_function", "make_predict_function")
+    replace_functions(TorchTrainer, **dict.fromkeys(steps, _make_in_graph))
+    keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
+    answer_programs(_answer, modules)
+    give_weights_values()
 
 
 def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a user's function, wrapped to receive symbolic tensors and return PyTorch's."""
+    """Returns a user's function, which Keras calls with tensors of PyTorch.
+
+    It receives and returns TensorFlow's tensors: symbolic ones for the device and in `fit`, eager
+    ones on the host.
+    """
+    computed = on_device(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with device_graph(), _at_depth(0):
-            return left_on_device(function(*entered(args), **entered(kwargs)))
+        if is_called_by_program(sys._getframe(1)):
+            return function(*args, **kwargs)
+        if current_graph() is None and not is_computing() and is_called():
+            return call_program(function, args, kwargs)
+        return computed(*args, **kwargs)
 
     call.is_for_program = True  # type: ignore[attr-defined]
+    names = object_registration.GLOBAL_CUSTOM_NAMES
+    if function in names:  # Keras saves functions by their names.
+        names[call] = names[function]
+    return call
+
+
+def on_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a user's function that computes with tensors of PyTorch, by symbolic ones."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with device_graph():
+            return left_on_device(function(*entered(args), **entered(kwargs)))
+
     return call
 
 
@@ -102,77 +151,107 @@ def left_on_device(values: Any) -> Any:
     return keras.tree.map_structure(leave, values)
 
 
-@contextmanager
-def _at_depth(depth: int) -> Iterator[None]:
-    """Sets the nesting depth of Keras calls in this thread, during a context."""
-    before, _local.depth = getattr(_local, "depth", 0), depth
-    try:
-        yield
-    finally:
-        _local.depth = before
+def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Calls a function of Keras for a program, and returns TensorFlow's tensors."""
+    if function.__module__ == "keras.src.ops.core":
+        args, kwargs = _with_functions((args, kwargs))
+        # PyTorch's tensors of `vectorized_map` have no numbers that TensorFlow could read.
+        function = keras_ops.map if function.__name__ == "vectorized_map" else function
+    if current_graph() is not None:
+        return entered(function(*left(args), **left(kwargs)))
+    return function(*args, **kwargs) if is_computing() else call_keras(function, args, kwargs)
 
 
-def _call(call: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a layer or a loss with values of PyTorch, and returns symbolic ones to a program."""
-    depth = getattr(_local, "depth", 0)
-    with _at_depth(depth + 1):
-        result = call(self, *left(args), **left(kwargs))
-    if depth:
-        return result
-    return _for_host(result, args) if current_graph() is None else entered(result)
-
-
-def _add_loss(add_loss: Callable[..., Any], layer: Any, loss: Any) -> None:
-    add_loss(layer, left(loss))
-
-
-def _for_host(result: Any, given: Any) -> Any:
-    """Returns the result of a Keras call on the host with arrays or tensors of TensorFlow."""
-    leaves = keras.tree.flatten(given)
-    if is_computing() or not any(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in leaves):
-        return result
-    is_of_tensorflow = any(isinstance(leaf, tf.Tensor) for leaf in leaves)
-
-    def number(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
-            return leaf
-        if is_of_tensorflow:
-            return tf.constant(leaf.detach().numpy())
-        return leaf.as_subclass(HostTensor) if leaf.requires_grad else leaf
-
-    return keras.tree.map_structure(number, result)
+def _with_functions(values: Any) -> Any:
+    """Returns a structure with functions of a program wrapped by `for_program`."""
+    return keras.tree.map_structure(
+        lambda x: _wrapped(x, x.__module__) if isinstance(x, FunctionType) else x, values
+    )
 
 
 def _wrapped(function: Any, module: str) -> Any:
     """Returns a user's function, wrapped by `for_program`, and one of a library unchanged."""
-    if f"{module}.".startswith(_OWN) or getattr(function, "is_for_program", False):
+    if is_library(module) or getattr(function, "is_for_program", False):
         return function
     return for_program(getattr(function, "python_function", function))
 
 
+def _give_tensors(kind: type) -> None:
+    """Lets methods of a class, if a program defines them, receive TensorFlow's tensors."""
+    for each in kind.__mro__:
+        for name in _OVERRIDDEN:
+            own = vars(each).get(name)
+            is_function = isinstance(own, FunctionType) or hasattr(own, "python_function")
+            if is_function and (wrapped := _wrapped(own, each.__module__)) is not own:
+                setattr(each, name, wrapped)
+
+
 def _new_operation(make: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Makes a layer or operation whose `call`, if a program defines it, sees symbolic tensors."""
-    for each in cls.__mro__:
-        own = vars(each).get("call")
-        is_function = isinstance(own, FunctionType) or hasattr(own, "python_function")
-        if is_function and (wrapped := _wrapped(own, each.__module__)) is not own:
-            each.call = wrapped
+    """Makes a layer, model or operation."""
+    _give_tensors(cls)
     return make(cls, *args, **kwargs)
 
 
-def _build_loss(build: Callable[..., None], loss: Any, *args: Any, **kwargs: Any) -> None:
-    """Builds a loss whose `call`, if a program defines it, sees symbolic tensors."""
-    kind = type(loss)
-    if (wrapped := _wrapped(kind.call, kind.__module__)) is not kind.call:
-        kind.call = wrapped
-    build(loss, *args, **kwargs)
+def _build(build: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """Builds a loss or a metric."""
+    _give_tensors(type(self))
+    build(self, *args, **kwargs)
 
 
 def _build_around_function(
     build: Callable[..., None], self: Any, fn: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Builds a loss or metric around a function; the user's one sees symbolic tensors."""
+    """Builds a loss or metric around a function, which the program may define."""
     build(self, _wrapped(fn, getattr(fn, "__module__", None) or ""), *args, **kwargs)
+
+
+def _function_or_object(get: Callable[..., Any], identifier: Any) -> Any:
+    """Returns what a text, function or object stands for, such as an activation."""
+    found = get(identifier)
+    if isinstance(found, FunctionType):
+        return _wrapped(found, found.__module__ or "")
+    _give_tensors(type(found))
+    return found
+
+
+class _FunctionOfProgram:
+    """An attribute of layers: the program gets its own function, and Keras the wrapped one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layer: Any, kind: type | None = None) -> Any:
+        if layer is None or self._name not in vars(layer):
+            raise AttributeError(self._name)
+        found = vars(layer)[self._name]
+        is_own = getattr(found, "is_for_program", False)
+        return found.__wrapped__ if is_own and is_called_by_program(sys._getframe(1)) else found
+
+    def __set__(self, layer: Any, value: Any) -> None:
+        vars(layer)[self._name] = value
+
+    def __delete__(self, layer: Any) -> None:
+        del vars(layer)[self._name]
+
+
+def _make_in_graph(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Makes the function of a model on the host that runs a step; as in TensorFlow, in a graph."""
+    result = make(model, *args, **kwargs)
+    for name in ("train_function", "test_function", "predict_function"):
+        function = getattr(model, name, None)
+        if isinstance(function, FunctionType) and not hasattr(function, "is_in_graph"):
+            setattr(model, name, _in_graph(function))
+    return result
+
+
+def _in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        with device_graph():
+            return function(*args)
+
+    call.is_in_graph = True  # type: ignore[attr-defined]
+    return call
 
 
 def _call_function(call: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,6 +334,25 @@ def _length_of(self: Any) -> int:
     return int(self.shape[0]) if is_known else int(tf.Tensor.__len__(self))
 
 
+def _number_of(kind: type) -> Callable[[Any], Any]:
+    """Returns a method that converts a symbolic tensor to a number, if the host knows it."""
+
+    def convert(self: Any) -> Any:
+        graph = current_graph()
+        if graph is None:
+            raise TypeError(f"{kind.__name__}() of a symbolic tensor of another function")
+        value = graph.value_of(self)
+        if isinstance(value, torch.Tensor):
+            raise refusal(
+                f"{kind.__name__}() of a tensor",
+                "The value is known only while the program runs. Return it from the function, or "
+                "send it to an IPUOutfeedQueue",
+            )
+        return kind(value)
+
+    return convert
+
+
 def _is_counter(value: torch.Tensor) -> bool:
     """Returns whether a value stands for a Python number, which has no type of its own."""
     return getattr(value, "is_number_of_python", False)
@@ -304,13 +402,20 @@ def _converting(x, dtype=None, sparse=None, ragged=None):  # type: ignore[no-unt
 
 
 def _for_keras(value: Any) -> Any:
+    if isinstance(value, WeightValue):
+        return value.weight
     if isinstance(value, (list, tuple)):
         return left(value)
     if isinstance(value, tf.Variable) and current() is not None:
         return value_of(value)
     if isinstance(value, tf.Tensor) and not isinstance(value, ops.EagerTensor):
         graph = current_graph()
-        return value if graph is None else graph.value_of(value)
+        if graph is None:
+            raise refusal(
+                "tf.function that calls Keras on the host",
+                "Take @tf.function off, or let the device run the function: strategy.run(function)",
+            )
+        return graph.value_of(value)
     return value
 
 

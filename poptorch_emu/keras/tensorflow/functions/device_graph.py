@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
+from keras.src.backend import get_keras_mask
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import func_graph, ops
 
@@ -30,6 +31,7 @@ from poptorch_emu.keras.tensorflow.functions import (
     stateful_operators,
 )
 from poptorch_emu.keras.tensorflow.functions.raw_call import RawCall, Row, refusal
+from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue
 from poptorch_emu.torch_versions import FakeTensor
 
 ROWS: dict[str, Row] = {
@@ -61,6 +63,9 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
                 entered = tf.compat.v1.placeholder(kind, tuple(value.shape))
             self._known[entered.name] = value
             found = self._entered[id(value)] = (value, entered)
+            mask = get_keras_mask(value)
+            if mask is not None:
+                entered._keras_mask = self.enter(mask)
         return found[1]
 
     def value_of(self, tensor: Any) -> Any:
@@ -74,7 +79,9 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
         return self._known[tensor.name]
 
     def left(self, value: Any) -> Any:
-        """Returns the value behind a symbolic tensor, and any other value unchanged."""
+        """Returns the value behind a symbolic tensor or a weight, and other values unchanged."""
+        if isinstance(value, WeightValue):
+            return value.weight
         if isinstance(value, tf.Tensor) and not isinstance(value, ops.EagerTensor):
             return self.value_of(value)
         return value
