@@ -35,6 +35,8 @@ SANITIZED_TESTS := tests/unit/csrc tests/unit/data/test_slot_collate.py \
 # processes with little memory, of which the sanitizers take much.
 NOT_SANITIZED := tests/unit/csrc/test_memory_planning.py tests/unit/csrc/test_first_calls.py \
 	tests/unit/csrc/test_short_of_resources.py
+# TensorFlow's oneDNN ends the process when an argument of a convolution is wrong.
+export TF_ENABLE_ONEDNN_OPTS := 0
 # PyTorch is not instrumented; its shared libraries keep their memory until the process ends. Who
 # asks for more memory than there is gets an error, as without sanitizers.
 export ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1

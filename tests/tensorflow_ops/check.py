@@ -28,8 +28,9 @@ _OUTPUTS["SparseSoftmaxCrossEntropyWithLogits"] = 1
 def difference(sample: Sample) -> str:
     """Returns how a call differs from TensorFlow; empty if it does not, or is refused by name."""
     call = _call(sample)
+    reference = _dilated(sample) if sample.operator == "DepthwiseConv2dNative" else call
     try:
-        wanted = tf.nest.flatten(call(*_constants(sample)))
+        wanted = tf.nest.flatten(reference(*_constants(sample)))
     except (tf.errors.OpError, ValueError, TypeError):
         return ""  # TensorFlow refuses it.
     try:
@@ -44,8 +45,29 @@ def difference(sample: Sample) -> str:
             return f"{sample} output {number}: {text}"
     if sample.operator in _WITHOUT_GRADIENT:
         return ""
-    text = difference_of_gradients(call, _arrays(sample))
+    text = difference_of_gradients(call, _arrays(sample), reference)
     return text and f"{sample} {text}"
+
+
+def _dilated(sample: Sample) -> Any:
+    """Returns a depthwise convolution whose filter has zeros in place of the dilation.
+
+    On processors, TensorFlow refuses the dilation, or with oneDNN differentiates as if there were
+    none.
+    """
+    _, rows, columns, _ = sample.others.get("dilations", [1, 1, 1, 1])
+    others = {**sample.others, "dilations": [1, 1, 1, 1]}
+
+    def call(x: Any, filters: Any) -> Any:
+        height, width = (
+            (n - 1) * d + 1 for n, d in zip(filters.shape[:2], (rows, columns), strict=True)
+        )
+        at = np.indices(filters.shape[:2]).reshape(2, -1).T * (rows, columns)
+        shape = (height, width, *filters.shape[2:])
+        spread = tf.scatter_nd(at, tf.reshape(filters, (len(at), *filters.shape[2:])), shape)
+        return [tf.raw_ops.DepthwiseConv2dNative(input=x, filter=spread, **others)]
+
+    return call
 
 
 def compared(found: torch.Tensor, wanted: Any) -> str:

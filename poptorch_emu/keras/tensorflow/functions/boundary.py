@@ -20,7 +20,7 @@ from keras.src.backend.torch import core as keras_core
 from keras.src.backend.torch.trainer import TorchTrainer
 from keras.src.losses.losses import LossFunctionWrapper
 from keras.src.metrics.reduction_metrics import MeanMetricWrapper
-from keras.src.ops import core as keras_ops
+from keras.src.ops import core as core_operations
 from keras.src.ops.operation import Operation
 from keras.src.saving import object_registration
 from tensorflow.python.framework import ops
@@ -153,10 +153,12 @@ def left_on_device(values: Any) -> Any:
 
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Calls a function of Keras for a program, and returns TensorFlow's tensors."""
+    if function.__name__ == "custom_gradient":
+        return tf.custom_gradient(*args, **kwargs)
     if function.__module__ == "keras.src.ops.core":
         args, kwargs = _with_functions((args, kwargs))
         # PyTorch's tensors of `vectorized_map` have no numbers that TensorFlow could read.
-        function = keras_ops.map if function.__name__ == "vectorized_map" else function
+        function = core_operations.map if function.__name__ == "vectorized_map" else function
     if current_graph() is not None:
         return entered(function(*left(args), **left(kwargs)))
     return function(*args, **kwargs) if is_computing() else call_keras(function, args, kwargs)

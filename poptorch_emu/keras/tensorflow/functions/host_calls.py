@@ -21,6 +21,7 @@ from tensorflow.python.framework import ops
 
 from poptorch_emu.keras.capture.host_values import to_torch
 from poptorch_emu.keras.tensorflow.functions.raw_call import refusal
+from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue
 from poptorch_emu.torch_versions import FakeTensor
 
 _WAY_OUT = "Write the training step as a function, and call strategy.run(function)"
@@ -29,7 +30,7 @@ _local = threading.local()
 
 def call_keras(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Calls a function of Keras for a program, and returns TensorFlow's tensors."""
-    leaves = keras.tree.flatten((args, kwargs))
+    leaves = [_read(leaf) for leaf in keras.tree.flatten((args, kwargs))]
     places = [n for n, leaf in enumerate(leaves) if _has_numbers(leaf)]
 
     def called(*tensors: torch.Tensor) -> Any:
@@ -97,6 +98,12 @@ def to_keras(value: Any) -> Any:
     return found
 
 
+def _read(value: Any) -> Any:
+    """Returns the value of a variable of TensorFlow, which a tape records, and others unchanged."""
+    is_variable = isinstance(value, tf.Variable) and not isinstance(value, WeightValue)
+    return tf.convert_to_tensor(value) if is_variable else value
+
+
 def _has_numbers(value: Any) -> bool:
     if not isinstance(value, ops.EagerTensor):
         return False
@@ -137,6 +144,11 @@ def _recorded(called: Callable[..., Any], given: Sequence[Any]) -> Any:
                     f"GradientTape.gradient with {variables[0].name!r}, a variable of TensorFlow "
                     "that a layer of Keras uses outside of IPUStrategy.run",
                     _WAY_OUT,
+                )
+            if not all(isinstance(dy, ops.EagerTensor) for dy in upstream):
+                raise refusal(
+                    "GradientTape.jacobian through a call of Keras, outside of IPUStrategy.run",
+                    "Call it with experimental_use_pfor=False",
                 )
             pairs = [(x, dy) for x, dy in zip(outputs, upstream, strict=True) if x.requires_grad]
             found: Sequence[Any] = [None] * len(sources)

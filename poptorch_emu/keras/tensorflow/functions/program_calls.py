@@ -19,6 +19,7 @@ _LIBRARIES = {"keras", "optree", "poptorch_emu", "tensorflow", "torch"}
 _PASSING_ON = (
     f"{__name__}.", "keras.src.tree.", "keras.src.utils.traceback_utils.", "optree.",
     "poptorch_emu.keras.capture.observed_variables.", "poptorch_emu.keras.replacement.",
+    "torch.utils._cxx_pytree.", "torch.utils._pytree.",
 )  # fmt: skip
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 _OTHERS = ("call", "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "round")
