@@ -86,7 +86,7 @@ def test_weight_when_assigned_an_expression_on_the_host_then_has_its_values() ->
     kernel, wanted = layer.kernel, layer.get_weights()[0] * np.float32(0.9)
     np.testing.assert_allclose(kernel.assign(kernel * 0.9).numpy(), wanted, rtol=1e-6)
     np.testing.assert_allclose(np.asarray(kernel), wanted, rtol=1e-6)
-    np.testing.assert_allclose(keras.ops.mean(kernel).numpy(), wanted.mean(), rtol=1e-6)
+    np.testing.assert_allclose(keras.ops.mean(kernel).numpy(), wanted.mean(), atol=1e-7)
     np.testing.assert_allclose(float(tf.reduce_mean(kernel)), wanted.mean(), rtol=1e-6)
 
 
@@ -95,7 +95,7 @@ def test_gradient_of_a_model_on_the_host_then_the_way_out_is_said() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(tf.constant(X)))
-    with pytest.raises(poptorch.Error, match="for weights of Keras, .* strategy.run"):
+    with pytest.raises(poptorch.Error, match="for weights of Keras .* strategy.run"):
         tape.gradient(loss, model.trainable_variables)
 
 

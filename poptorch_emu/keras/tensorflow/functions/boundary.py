@@ -36,7 +36,12 @@ from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.keras.tensorflow.functions import unrolled_control
 from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
 from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
-from poptorch_emu.keras.tensorflow.functions.host_calls import call_keras, call_program, is_called
+from poptorch_emu.keras.tensorflow.functions.calls_on_host import (
+    call_keras,
+    call_optimizer,
+    call_program,
+    is_called,
+)
 from poptorch_emu.keras.tensorflow.functions.numpy_operands import (
     answer_arrays,
     function_of_arrays,
@@ -47,7 +52,7 @@ from poptorch_emu.keras.tensorflow.functions.program_calls import (
     is_called_by_program,
     is_library,
 )
-from poptorch_emu.keras.tensorflow.functions.raw_call import refusal
+from poptorch_emu.keras.tensorflow.functions.raw_call import OUTSIDE, refusal
 from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue, give_weights_values
 from poptorch_emu.torch_versions import FakeTensor, pytree
 
@@ -161,7 +166,10 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         function = core_operations.map if function.__name__ == "vectorized_map" else function
     if current_graph() is not None:
         return entered(function(*left(args), **left(kwargs)))
-    return function(*args, **kwargs) if is_computing() else call_keras(function, args, kwargs)
+    if is_computing():
+        return function(*args, **kwargs)
+    is_of_optimizer = function.__module__.startswith("keras.src.optimizers.")
+    return (call_optimizer if is_of_optimizer else call_keras)(function, args, kwargs)
 
 
 def _with_functions(values: Any) -> Any:
@@ -305,9 +313,10 @@ def _gradient(
     leaves = keras.tree.flatten(sources)
     if current() is None and any(isinstance(leaf, keras.Variable) for leaf in leaves):
         raise refusal(
-            "GradientTape.gradient for weights of Keras, outside of IPUStrategy.run",
+            "GradientTape.gradient for weights of Keras",
             "Models compute with PyTorch. Write the training step as a function, and call "
             "strategy.run(function, args=[...])",
+            OUTSIDE,
         )
     return gradient(tape, target, sources, *args, **kwargs)
 
@@ -414,8 +423,9 @@ def _for_keras(value: Any) -> Any:
         graph = current_graph()
         if graph is None:
             raise refusal(
-                "tf.function that calls Keras on the host",
+                "graph (of tf.function or Dataset.map) that calls Keras",
                 "Take @tf.function off, or let the device run the function: strategy.run(function)",
+                OUTSIDE,
             )
         return graph.value_of(value)
     return value

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from keras.src.backend import get_keras_mask
+from keras.src.backend import get_keras_mask, set_keras_mask
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import func_graph, ops
 
@@ -65,7 +65,7 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
             found = self._entered[id(value)] = (value, entered)
             mask = get_keras_mask(value)
             if mask is not None:
-                entered._keras_mask = self.enter(mask)
+                set_keras_mask(entered, self.enter(mask))
         return found[1]
 
     def value_of(self, tensor: Any) -> Any:

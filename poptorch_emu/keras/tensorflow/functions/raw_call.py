@@ -68,14 +68,22 @@ def torch_type(dtype: Any) -> torch.dtype:
     return found
 
 
-def refusal(what: str, instead: str = "") -> Exception:
-    """Returns the error for a feature of TensorFlow that the device does not support."""
+OUTSIDE = "outside of IPUStrategy.run"
+
+
+def refusal(what: str, instead: str = "", where: str = "for values on the IPU") -> Exception:
+    """Returns the error for a feature of TensorFlow that is not supported.
+
+    Args:
+        what: the feature.
+        instead: the way out; by default, that of a function that the device does not have.
+        where: the place where it is not supported.
+    """
     way_out = instead or (
         "Use a function of keras.ops, or compute it on the host from what an IPUOutfeedQueue or "
         "the model returns"
     )
     error: Exception = compiler_error(
-        f"TensorFlow's {what} is not offered for values on the IPU. {way_out}; "
-        f"{Topic.TENSORFLOW_FUNCTION}"
+        f"TensorFlow's {what} is not offered {where}. {way_out}; {Topic.TENSORFLOW_FUNCTION}"
     )
     return error

@@ -20,7 +20,8 @@ from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 
 from poptorch_emu.keras.capture.host_values import to_torch
-from poptorch_emu.keras.tensorflow.functions.raw_call import refusal
+from poptorch_emu.keras.capture.tensorflow_variables import begin_run, counterpart, end_run
+from poptorch_emu.keras.tensorflow.functions.raw_call import OUTSIDE, refusal
 from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue
 from poptorch_emu.torch_versions import FakeTensor
 
@@ -46,6 +47,24 @@ def call_keras(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if record.could_possibly_record() and any(each.dtype.is_floating for each in given):
             return _recorded(called, given)
         return keras.tree.map_structure(to_tensorflow, called(*map(to_keras, given)))
+
+
+def call_optimizer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Calls a method of an optimizer, which may update variables of TensorFlow."""
+
+    def listed(value: Any) -> Any:
+        return list(value) if isinstance(value, Iterator) else value
+
+    args, kwargs = keras.tree.map_structure(listed, (args, kwargs))
+    leaves = keras.tree.flatten((args, kwargs))
+    if any(isinstance(leaf, tf.IndexedSlices) for leaf in leaves):
+        raise refusal("tf.IndexedSlices as a gradient", "Use tf.convert_to_tensor", OUTSIDE)
+    own = [counterpart(leaf) if _is_of_tensorflow(leaf) else leaf for leaf in leaves]
+    updated = [one for one, leaf in zip(own, leaves, strict=True) if one is not leaf]
+    begin_run(updated)
+    result = call_keras(function, *keras.tree.pack_sequence_as((args, kwargs), own))
+    end_run(updated)
+    return result
 
 
 def is_called() -> bool:
@@ -81,7 +100,7 @@ def to_tensorflow(value: Any) -> Any:
         found = tf.constant(plain.numpy())
     mask = get_keras_mask(value)
     if mask is not None:
-        found._keras_mask = to_tensorflow(mask)
+        set_keras_mask(found, to_tensorflow(mask))
     return found
 
 
@@ -92,7 +111,7 @@ def to_keras(value: Any) -> Any:
     is_narrow = value.dtype == tf.bfloat16
     found = to_torch(tf.cast(value, tf.float32) if is_narrow else value)
     found = found.to(torch.bfloat16) if is_narrow else found
-    mask = getattr(value, "_keras_mask", None)
+    mask = get_keras_mask(value)
     if mask is not None:
         set_keras_mask(found, to_keras(mask))
     return found
@@ -100,8 +119,12 @@ def to_keras(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     """Returns the value of a variable of TensorFlow, which a tape records, and others unchanged."""
-    is_variable = isinstance(value, tf.Variable) and not isinstance(value, WeightValue)
-    return tf.convert_to_tensor(value) if is_variable else value
+    return tf.convert_to_tensor(value) if _is_of_tensorflow(value) else value
+
+
+def _is_of_tensorflow(value: Any) -> bool:
+    """Returns whether a value is a variable of TensorFlow, and not that of a weight of Keras."""
+    return isinstance(value, tf.Variable) and not isinstance(value, WeightValue)
 
 
 def _has_numbers(value: Any) -> bool:
@@ -142,13 +165,15 @@ def _recorded(called: Callable[..., Any], given: Sequence[Any]) -> Any:
             if variables:
                 raise refusal(
                     f"GradientTape.gradient with {variables[0].name!r}, a variable of TensorFlow "
-                    "that a layer of Keras uses outside of IPUStrategy.run",
+                    "that a layer of Keras uses",
                     _WAY_OUT,
+                    OUTSIDE,
                 )
             if not all(isinstance(dy, ops.EagerTensor) for dy in upstream):
                 raise refusal(
-                    "GradientTape.jacobian through a call of Keras, outside of IPUStrategy.run",
+                    "GradientTape.jacobian through a call of Keras",
                     "Call it with experimental_use_pfor=False",
+                    OUTSIDE,
                 )
             pairs = [(x, dy) for x, dy in zip(outputs, upstream, strict=True) if x.requires_grad]
             found: Sequence[Any] = [None] * len(sources)
@@ -176,7 +201,7 @@ def _recorded(called: Callable[..., Any], given: Sequence[Any]) -> Any:
 def _with_mask(found: Any, value: torch.Tensor) -> Any:
     mask = get_keras_mask(value)
     if mask is not None:
-        found._keras_mask = to_tensorflow(mask)
+        set_keras_mask(found, to_tensorflow(mask))
     return found
 
 
@@ -186,9 +211,7 @@ def _first_order(gradient: torch.Tensor | None, sources: Sequence[Any]) -> Any:
         return None
 
     def refuse(*_: Any) -> Any:
-        raise refusal(
-            "gradient of a gradient through a call of Keras, outside of IPUStrategy.run", _WAY_OUT
-        )
+        raise refusal("gradient of a gradient through a call of Keras", _WAY_OUT, OUTSIDE)
 
     compute = tf.custom_gradient(lambda value, *_: (tf.identity(value), refuse))
     return compute(to_tensorflow(gradient), *sources)
