@@ -34,14 +34,14 @@ from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import value_of
 from poptorch_emu.keras.replacement import replace_functions
 from poptorch_emu.keras.tensorflow.functions import unrolled_control
-from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
-from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
 from poptorch_emu.keras.tensorflow.functions.calls_on_host import (
     call_keras,
     call_optimizer,
     call_program,
     is_called,
 )
+from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
+from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
 from poptorch_emu.keras.tensorflow.functions.numpy_operands import (
     answer_arrays,
     function_of_arrays,
