@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import keras
@@ -62,7 +62,11 @@ _OVERRIDDEN = (
     "update_state", "result", "__call__",
 )  # fmt: skip
 # Attributes of layers that hold functions or objects which a program may define.
-_FUNCTIONS = ("activation", "recurrent_activation")
+_FUNCTIONS = [
+    "activation", "recurrent_activation", "activity_regularizer",
+    *(f"{weight}_{kind}" for weight in ("kernel", "bias", "recurrent", "embeddings")
+      for kind in ("regularizer", "constraint")),
+]  # fmt: skip
 
 
 @functools.cache
@@ -129,7 +133,9 @@ def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
 
     call.is_for_program = True  # type: ignore[attr-defined]
     names = object_registration.GLOBAL_CUSTOM_NAMES
-    if function in names:  # Keras saves functions by their names.
+    if (
+        isinstance(function, FunctionType) and function in names
+    ):  # Keras saves functions by their names.
         names[call] = names[function]
     return call
 
@@ -174,16 +180,24 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _with_functions(values: Any) -> Any:
     """Returns a structure with functions of a program wrapped by `for_program`."""
-    return keras.tree.map_structure(
-        lambda x: _wrapped(x, x.__module__) if isinstance(x, FunctionType) else x, values
-    )
+    return keras.tree.map_structure(lambda x: _wrapped(x) if _is_function(x) else x, values)
 
 
-def _wrapped(function: Any, module: str) -> Any:
-    """Returns a user's function, wrapped by `for_program`, and one of a library unchanged."""
-    if is_library(module) or getattr(function, "is_for_program", False):
+def _is_function(value: Any) -> bool:
+    kinds = (FunctionType, MethodType, functools.partial)
+    return isinstance(value, kinds) or hasattr(value, "python_function")
+
+
+def _wrapped(function: Any) -> Any:
+    """Returns a function, wrapped by `for_program` unless it is of Keras or PyTorch."""
+    plain = getattr(function, "python_function", function)
+    module = getattr(getattr(plain, "func", plain), "__module__", None) or ""
+    is_of_tensors = is_library(module) and not module.startswith("tensorflow.")
+    if is_of_tensors or getattr(function, "is_for_program", False):
         return function
-    return for_program(getattr(function, "python_function", function))
+    wrapped = for_program(plain)
+    wrapped.of_program = function  # type: ignore[attr-defined]
+    return wrapped
 
 
 def _give_tensors(kind: type) -> None:
@@ -191,9 +205,8 @@ def _give_tensors(kind: type) -> None:
     for each in kind.__mro__:
         for name in _OVERRIDDEN:
             own = vars(each).get(name)
-            is_function = isinstance(own, FunctionType) or hasattr(own, "python_function")
-            if is_function and (wrapped := _wrapped(own, each.__module__)) is not own:
-                setattr(each, name, wrapped)
+            if _is_function(own) and not is_library(each.__module__):
+                setattr(each, name, _wrapped(own))
 
 
 def _new_operation(make: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,14 +225,14 @@ def _build_around_function(
     build: Callable[..., None], self: Any, fn: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Builds a loss or metric around a function, which the program may define."""
-    build(self, _wrapped(fn, getattr(fn, "__module__", None) or ""), *args, **kwargs)
+    build(self, _wrapped(fn), *args, **kwargs)
 
 
 def _function_or_object(get: Callable[..., Any], identifier: Any) -> Any:
     """Returns what a text, function or object stands for, such as an activation."""
     found = get(identifier)
-    if isinstance(found, FunctionType):
-        return _wrapped(found, found.__module__ or "")
+    if _is_function(found):
+        return _wrapped(found)
     _give_tensors(type(found))
     return found
 
@@ -234,8 +247,8 @@ class _FunctionOfProgram:
         if layer is None or self._name not in vars(layer):
             raise AttributeError(self._name)
         found = vars(layer)[self._name]
-        is_own = getattr(found, "is_for_program", False)
-        return found.__wrapped__ if is_own and is_called_by_program(sys._getframe(1)) else found
+        is_asked_by_program = is_called_by_program(sys._getframe(1))
+        return getattr(found, "of_program", found) if is_asked_by_program else found
 
     def __set__(self, layer: Any, value: Any) -> None:
         vars(layer)[self._name] = value
