@@ -58,8 +58,8 @@ from poptorch_emu.torch_versions import FakeTensor, pytree
 
 # Methods that a program may override, and that Keras calls with tensors.
 _OVERRIDDEN = (
-    "call", "compute_loss", "compute_mask", "train_step", "test_step", "predict_step",
-    "update_state", "result", "__call__",
+    "__call__", "call", "compute_loss", "compute_mask", "compute_metrics", "predict_step", "result",
+    "test_step", "train_step", "update_state", "update_step",
 )  # fmt: skip
 # Attributes of layers that hold functions or objects which a program may define.
 _FUNCTIONS = [
@@ -101,6 +101,7 @@ def install(*modules: ModuleType) -> None:
     replace_functions(type(tf.function(lambda: None)), __call__=_call_function)
     replace_functions(keras.losses.Loss, __init__=_build)
     replace_functions(keras.metrics.Metric, __init__=_build)
+    replace_functions(keras.optimizers.Optimizer, __init__=_build)
     for kind in (LossFunctionWrapper, MeanMetricWrapper):
         replace_functions(kind, __init__=_build_around_function)
     replace_functions(Operation, __new__=_new_operation)
@@ -192,8 +193,7 @@ def _wrapped(function: Any) -> Any:
     """Returns a function, wrapped by `for_program` unless it is of Keras or PyTorch."""
     plain = getattr(function, "python_function", function)
     module = getattr(getattr(plain, "func", plain), "__module__", None) or ""
-    is_of_tensors = is_library(module) and not module.startswith("tensorflow.")
-    if is_of_tensors or getattr(function, "is_for_program", False):
+    if is_library(module) or getattr(function, "is_for_program", False):
         return function
     wrapped = for_program(plain)
     wrapped.of_program = function  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def _new_operation(make: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any
 
 
 def _build(build: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
-    """Builds a loss or a metric."""
+    """Builds a loss, a metric or an optimizer."""
     _give_tensors(type(self))
     build(self, *args, **kwargs)
 

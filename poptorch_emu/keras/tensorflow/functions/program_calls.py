@@ -14,7 +14,8 @@ from typing import Any
 
 import keras
 
-_LIBRARIES = {"keras", "optree", "poptorch_emu", "tensorflow", "torch"}
+# TensorFlow calls Keras only where the program asks it to, for example in tf.map_fn(layer, x).
+_LIBRARIES = {"keras", "poptorch_emu", "torch"}
 # Modules that only pass calls on: it counts who called them.
 _PASSING_ON = (
     f"{__name__}.", "keras.src.tree.", "keras.src.utils.traceback_utils.", "optree.",
@@ -29,7 +30,7 @@ Answer = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 def is_called_by_program(frame: FrameType | None) -> bool:
-    """Returns whether the code of a frame is no library's; code that passes calls on is skipped."""
+    """Returns whether the code of a frame is of a program; code that passes calls on is skipped."""
     while frame is not None:
         name = f"{frame.f_globals.get('__name__', '')}."
         if not name.startswith(_PASSING_ON):
@@ -39,7 +40,7 @@ def is_called_by_program(frame: FrameType | None) -> bool:
 
 
 def is_library(module: str) -> bool:
-    """Returns whether a module is one of Keras, TensorFlow, PyTorch or this package."""
+    """Returns whether a module is one of Keras, PyTorch or this package."""
     return module.partition(".")[0] in _LIBRARIES
 
 
