@@ -48,16 +48,16 @@ def entered(values: Any) -> Any:
     graph = current_graph()
     if graph is None:
         return values
-    return _mapped(values, lambda x: graph.enter(x) if isinstance(x, torch.Tensor) else x)
+    return mapped(values, lambda x: graph.enter(x) if isinstance(x, torch.Tensor) else x)
 
 
 def left(values: Any) -> Any:
     """Returns a structure with PyTorch tensors, or host arrays, in place of symbolic ones."""
     graph = current_graph()
-    return values if graph is None else _mapped(values, graph.left)
+    return values if graph is None else mapped(values, graph.left)
 
 
-def _mapped(values: Any, function: Callable[[Any], Any]) -> Any:
+def mapped(values: Any, function: Callable[[Any], Any]) -> Any:
     """Applies a function to the leaves; returns the same object if no leaf changes."""
     if not isinstance(values, (list, tuple, dict)):
         return function(values)

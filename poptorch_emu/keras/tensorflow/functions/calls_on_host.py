@@ -13,19 +13,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 import torch
 from keras.src.backend import get_keras_mask, set_keras_mask
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 
-from poptorch_emu.keras.capture.host_values import to_torch
+from poptorch_emu.keras.capture.symbolic_values import mapped
 from poptorch_emu.keras.capture.tensorflow_variables import begin_run, counterpart, end_run
 from poptorch_emu.keras.tensorflow.functions.raw_call import OUTSIDE, refusal
 from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue
 from poptorch_emu.torch_versions import FakeTensor
 
 _WAY_OUT = "Write the training step as a function, and call strategy.run(function)"
+_WITHOUT_OPERATORS = (tf.uint16, tf.uint32, tf.uint64)  # PyTorch only stores them.
 _local = threading.local()
 
 
@@ -46,7 +48,7 @@ def call_keras(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     with _flagged("is_called"):
         if record.could_possibly_record() and any(each.dtype.is_floating for each in given):
             return _recorded(called, given)
-        return keras.tree.map_structure(to_tensorflow, called(*map(to_keras, given)))
+        return mapped(called(*map(to_keras, given)), to_tensorflow)
 
 
 def call_optimizer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -86,7 +88,7 @@ def call_program(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = [leaves[n] for n in places]
     if getattr(_local, "is_recording", False) and any(each.requires_grad for each in given):
         return _differentiable(called, given)
-    return keras.tree.map_structure(to_keras, called(*map(to_tensorflow, given)))
+    return mapped(called(*map(to_tensorflow, given)), to_keras)
 
 
 def to_tensorflow(value: Any) -> Any:
@@ -108,9 +110,9 @@ def to_keras(value: Any) -> Any:
     """Returns PyTorch's tensor for one of TensorFlow with numbers, and other values unchanged."""
     if not _has_numbers(value):
         return value
-    is_narrow = value.dtype == tf.bfloat16
-    found = to_torch(tf.cast(value, tf.float32) if is_narrow else value)
-    found = found.to(torch.bfloat16) if is_narrow else found
+    if value.dtype in _WITHOUT_OPERATORS:
+        raise refusal(f"type {value.dtype.name}", "Use tf.cast(x, tf.int32)", "in calls of Keras")
+    found = keras.ops.convert_to_tensor(np.array(value))
     mask = get_keras_mask(value)
     if mask is not None:
         set_keras_mask(found, to_keras(mask))
