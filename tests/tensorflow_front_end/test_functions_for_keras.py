@@ -164,4 +164,6 @@ def test_value_of_a_weight_then_is_a_variable_of_tensorflow() -> None:
     assert float(tf.reduce_max(abs(value))) == 0
     value.assign_add(tf.ones((4, 3)))
     np.testing.assert_array_equal(layer.get_weights()[0], np.ones((4, 3)))
+    layer.kernel[1:, 0].assign([5.0, 6.0, 7.0])
+    np.testing.assert_array_equal(value[:, 0], [1, 5, 6, 7])
     assert int(keras.optimizers.SGD(0.1).iterations.value) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -84,7 +85,19 @@ def _element(original: Callable[..., Any], weight: Any, index: Any) -> Any:
         return original(weight, index)
     if isinstance(index, int) and not -weight.shape[0] <= index < weight.shape[0]:
         raise IndexError(f"{weight.path} has {weight.shape[0]} elements, but not number {index}.")
-    return tf.convert_to_tensor(weight)[index]
+    found = tf.convert_to_tensor(weight)[index]
+    found.assign = functools.partial(_assign_element, weight, index)
+    return found
+
+
+def _assign_element(weight: Any, index: Any, value: Any, name: Any = None) -> WeightValue:
+    """Assigns to a part of a weight on the host, as `weight[index].assign(value)`."""
+    if current_graph() is not None:
+        raise refusal("weight[index].assign of a weight of Keras", "Assign the whole weight")
+    variable = tf.Variable(tf.convert_to_tensor(weight))
+    variable[index].assign(value)
+    weight.assign(variable)
+    return WeightValue(weight)
 
 
 def _of_variable(name: str) -> Callable[..., Any]:
@@ -94,7 +107,7 @@ def _of_variable(name: str) -> Callable[..., Any]:
         if current_graph() is not None:
             if name.startswith("assign"):
                 return getattr(self.weight, name)(*args, **kwargs)
-            raise refusal(f"weight.value.{name} of a weight of Keras")
+            raise refusal(f"weight.value.{name} of a weight of Keras", "Assign the whole weight")
         variable = tf.Variable(self.value(), name=self.name)
         found = getattr(variable, name)(*args, **kwargs)
         if name.startswith(_CHANGING):
