@@ -1,0 +1,356 @@
+"""Evaluates expressions where programs call Keras: `python -m keras_samples.answer_places FILE`.
+
+The places are the host, a layer that is called on the host, a function that the device runs, and
+what `fit` and `evaluate` call. The file has the names of places and of functions; the answers are
+written into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras_samples import answer_expressions as texts
+from keras_samples import answer_names as names
+from keras_samples.answer_questions import answers
+
+IS_TORCH = keras.config.backend() == "torch"
+FORMS = ("tensor", "array", "variable", "list")
+Answers = dict[tuple[str, str, str], dict[str, Any]]
+
+# Expressions with all forms of arguments; with tensors and arrays; and with tensors, on the host.
+Expressions = tuple[list[str], list[str], list[str]]
+_given: list[Any] = []
+
+
+def spy(function: Callable[..., Any], skip: int = 0) -> Callable[..., Any]:
+    """Returns a function of the program that records the answers of its arguments."""
+
+    @functools.wraps(function)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        _given.append(answers([*args[skip:], *kwargs.values()]))
+        return function(*args, **kwargs)
+
+    return told
+
+
+def evaluated(text: str, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answers of an expression's result, or the error."""
+    _given.clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = answers(eval(compile(text, __file__, "eval"), namespace))
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        found = {"error": f"{type(error).__name__}: {first[:200]}", "text": str(error)[:2000]}
+        found["is_refusal"] = type(error).__module__.startswith("poptorch_emu")
+    if _given:
+        found["given"] = _given[-1]
+    return found
+
+
+def chosen(is_wanted: Callable[[str], bool]) -> Expressions:
+    """Returns the expressions; of the generated ones the first two that TensorFlow accepts."""
+    tensors = _host_names("tensor")
+    general: list[str] = []
+    for name, function in names.functions().items():
+        if is_wanted(name):
+            accepted = (
+                text
+                for text in names.candidates(name, function)
+                if "error" not in evaluated(text, tensors)
+            )
+            general += [text for text, _ in zip(accepted, range(2), strict=False)]
+            general += names.variations(name, function)
+    few = [*texts.of_classes(), *texts.SMALL, *texts.IMAGE_OPS, *texts.BACKEND]
+    few += [*texts.VARIABLES, *texts.LAYERS, *texts.MODELS, *texts.OPTIMIZERS]
+    return general, list(filter(is_wanted, few)), list(filter(is_wanted, texts.HOST))
+
+
+def _updated(metric: Any, *args: Any) -> Any:
+    metric.update_state(*args)
+    return metric
+
+
+def _host_names(form: str) -> dict[str, Any]:
+    common = {"keras": keras, "np": np, "tf": tf, "spy": spy, "updated": _updated}
+    return {**common, **{name: _formed(each, form) for name, each in names.ARRAYS.items()}}
+
+
+def _formed(array: np.ndarray, form: str) -> Any:
+    if form == "tensor":
+        return tf.constant(array)
+    if form == "variable":
+        return keras.Variable(array, trainable=array.dtype == np.float32, dtype=str(array.dtype))
+    return array if form == "array" else array.tolist()
+
+
+class Places:
+    """The places, and what was answered there."""
+
+    def __init__(self, expressions: Expressions, strategy: Any) -> None:
+        self.answers: Answers = {}
+        self.expressions = expressions
+        self.strategy = strategy
+        self._active = ""
+        with self.scope():
+            self._names = {form: _host_names(form) for form in FORMS}
+            self._objects = texts.objects(self._names["tensor"], spy)
+
+    def scope(self) -> Any:
+        return self.strategy.scope() if self.strategy else contextlib.nullcontext()
+
+    def ask(self, place: str, x: Any, **others: Any) -> None:
+        """Evaluates all expressions, with tensors that depend on one of the place."""
+        if place != self._active:
+            return
+        for name, value in {"x": x, **others}.items():
+            self.answers[place, "given", name] = answers(value)
+        zero = tf.reduce_sum(tf.cast(x, tf.float32)) * 0.0
+        tensors = {
+            name: tf.logical_or(array, zero > 0) if array.dtype == bool
+            else tf.constant(array) + tf.cast(zero, array.dtype)
+            for name, array in names.ARRAYS.items()
+        }  # fmt: skip
+        self._evaluate(place, {**self._names, "tensor": {**self._names["tensor"], **tensors}})
+
+    def _evaluate(self, place: str, bound: dict[str, dict[str, Any]], is_host: bool = False) -> None:
+        general, few, host = self.expressions
+        for form in FORMS:
+            namespace = {**bound[form], **self._objects}
+            some = few if form in ("tensor", "array") else []
+            for text in [*general, *some, *(host if is_host and form == "tensor" else [])]:
+                self.answers[place, form, text] = evaluated(text, namespace)
+
+    def visit(self, place: str) -> None:
+        """Makes a program run to a place; the error that ends it is an answer, too."""
+        self._active = place
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                PLACES[place](self)
+            found = answers("done")
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {str(error)[:600]}", "text": str(error)}
+        self.answers[place, "end", "of the run"] = found
+        self._active = ""
+
+    # Each method is one place.
+
+    def host(self) -> None:
+        self._evaluate("host", self._names, is_host=True)
+
+    def layer_on_host(self) -> None:
+        with self.scope():
+            layer = _asking(self, "layer_on_host")
+        layer(tf.ones((3, 4)))
+
+    def device_function(self) -> None:
+        def step(x: Any) -> Any:
+            self.ask("device_function", x)
+            return x * 2
+
+        if self.strategy:
+            self.strategy.run(step, args=[tf.ones((3, 4))])
+        else:
+            tf.function(step)(tf.ones((3, 4)))
+
+    def fit_call(self) -> None:
+        self._fit([_asking(self, "fit_call")])
+
+    def fit_super_call(self) -> None:
+        """A layer of the program that extends one of Keras."""
+
+        class Extended(keras.layers.Dense):
+            def call(this, x: Any) -> Any:
+                found = super().call(x)
+                self.ask("fit_super_call", x, result=found, mask=this.compute_mask(x))
+                return found
+
+        self._fit([Extended(3)])
+
+    def predict_call(self) -> None:
+        model = self._model([_asking(self, "predict_call")])
+        model.predict(_data(labels=False), steps=1, verbose=0)
+
+    def fit_loss(self) -> None:
+        def loss(y_true: Any, y_pred: Any) -> Any:
+            self.ask("fit_loss", y_pred, y_true=y_true)
+            return keras.ops.mean(keras.ops.square(y_true - y_pred), -1)
+
+        self._fit(loss=loss)
+
+    def fit_loss_object(self) -> None:
+        class Loss(keras.losses.Loss):
+            def call(this, y_true: Any, y_pred: Any) -> Any:
+                self.ask("fit_loss_object", y_pred, y_true=y_true)
+                return keras.ops.mean(keras.ops.square(y_true - y_pred), -1)
+
+        self._fit(loss=Loss())
+
+    def fit_metric(self) -> None:
+        def metric(y_true: Any, y_pred: Any) -> Any:
+            self.ask("fit_metric", y_pred, y_true=y_true)
+            return keras.ops.mean(y_true - y_pred, -1)
+
+        self._fit(metrics=[metric])
+
+    def fit_metric_object(self) -> None:
+        class Metric(keras.metrics.Metric):
+            def __init__(this) -> None:
+                super().__init__()
+                this.total = this.add_variable((), "zeros", name="total")
+
+            def update_state(this, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+                this.total.assign(this.total + keras.ops.sum(y_pred))
+                self.ask("fit_metric_object", y_pred, y_true=y_true, total=this.total)
+
+            def result(this) -> Any:
+                return this.total / 2
+
+        self._fit(metrics=[Metric()])
+
+    def fit_regularizer(self) -> None:
+        class Own(keras.regularizers.Regularizer):
+            def __call__(this, x: Any) -> Any:
+                self.ask("fit_regularizer", x)
+                return 0.01 * keras.ops.sum(keras.ops.square(x))
+
+        self._fit(kernel_regularizer=Own())
+
+    def fit_constraint(self) -> None:
+        class Own(keras.constraints.Constraint):
+            def __call__(this, w: Any) -> Any:
+                self.ask("fit_constraint", w)
+                return keras.ops.maximum(w, 0.0)
+
+        self._fit(kernel_constraint=Own())
+
+    def initializer(self) -> None:
+        class Own(keras.initializers.Initializer):
+            def __call__(this, shape: Any, dtype: Any = None) -> Any:
+                self.ask("initializer", tf.ones((3, 4)), shape=shape, dtype=dtype)
+                return keras.ops.ones(shape, dtype)
+
+        self._fit(kernel_initializer=Own())
+
+    def callback(self) -> None:
+        class Own(keras.callbacks.Callback):
+            def on_train_batch_end(this, batch: Any, logs: Any = None) -> None:
+                self.answers["callback", "given", "logs of a batch"] = answers(logs)
+
+            def on_epoch_end(this, epoch: Any, logs: Any = None) -> None:
+                weights = this.model.trainable_variables
+                self.ask("callback", tf.ones((3, 4)), logs=logs, weight=weights[0].value)
+
+        self._fit(callbacks=[Own()])
+
+    def train_step(self) -> None:
+        class Model(keras.Model):
+            def train_step(this, data: Any) -> Any:
+                self.ask("train_step", data[0], y=data[1])
+                logs = super().train_step(data)
+                self.answers["train_step", "given", "logs"] = answers(logs)
+                return logs
+
+        self._fit(model=Model)
+
+    def test_step(self) -> None:
+        class Model(keras.Model):
+            def test_step(this, data: Any) -> Any:
+                self.ask("test_step", data[0], y=data[1])
+                logs = super().test_step(data)
+                self.answers["test_step", "given", "logs"] = answers(logs)
+                return logs
+
+        self._model(model=Model).evaluate(_data(), steps=1, verbose=0)
+
+    def compute_loss(self) -> None:
+        class Model(keras.Model):
+            def compute_loss(this, x: Any = None, y: Any = None, y_pred: Any = None, **more: Any):
+                found = super().compute_loss(x, y, y_pred, **more)
+                self.ask("compute_loss", y_pred, y=y, result=found, losses=this.losses)
+                return found
+
+        self._fit(model=Model)
+
+    def _model(
+        self,
+        layers: Sequence[Any] = (),
+        loss: Any = "mse",
+        metrics: Sequence[Any] = (),
+        model: Any = keras.Model,
+        **more: Any,
+    ) -> Any:
+        with self.scope():
+            first = keras.Input(batch_shape=(3, 4))
+            x = first
+            for each in (*layers, keras.layers.Dense(2, **more)):
+                x = each(x)
+            made = model(first, x)
+            made.compile("sgd", loss, metrics=list(metrics), **({} if IS_TORCH else _PLAIN))
+        return made
+
+    def _fit(self, layers: Sequence[Any] = (), callbacks: Any = None, **more: Any) -> None:
+        model = self._model(layers, **more)
+        model.fit(_data(), steps_per_epoch=1, verbose=0, callbacks=callbacks)
+
+
+_PLAIN = {"jit_compile": False}
+
+
+def _data(labels: bool = True) -> Any:
+    x, y = np.ones((3, 4), np.float32), np.ones((3, 2), np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, y) if labels else x)
+    return data.repeat().batch(3, drop_remainder=True)
+
+
+def _asking(places: Places, place: str) -> Any:
+    class Asking(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            places.ask(place, x)
+            return x * 2
+
+    return Asking()
+
+
+PLACES: dict[str, Callable[[Places], None]] = {
+    name: method
+    for name, method in vars(Places).items()
+    if callable(method) and not name.startswith("_") and name not in ("scope", "ask", "visit")
+}
+
+
+def all_answers(where: Sequence[str], expressions: Expressions, strategy: Any = None) -> Answers:
+    """Returns the answers at places, by place, form and expression."""
+    keras.utils.set_random_seed(1)
+    places = Places(expressions, strategy)
+    for place in where:
+        places.visit(place)
+    return places.answers
+
+
+def _wanted(only: Sequence[str], every: int) -> Callable[[str], bool]:
+    counted: Iterator[int] = iter(range(10**9))
+    return lambda text: (not only or any(x in text for x in only)) and next(counted) % every == 0
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    where, only, every = pickle.loads(path.read_bytes())
+    expressions = chosen(_wanted(only, every))
+    path.write_bytes(pickle.dumps((expressions, all_answers(where, expressions))))
+
+
+if __name__ == "__main__":
+    main()
