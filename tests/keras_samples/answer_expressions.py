@@ -8,10 +8,11 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras_samples.samples import all_samples
 
 # Arguments of constructors, and of calls if they are not those of the table of each room.
 _LOSSES = {
-    "Circle": ("", "i3, f34"), "CTC": ("", "i34[:, :2] + 1, seq"),
+    "Circle": ("", "i3, f34"), "CTC": ("", "[[1], [2]], seq"),
     "SparseCategoricalCrossentropy": ("", "i3, p34"),
 }  # fmt: skip
 _METRICS = {
@@ -116,12 +117,13 @@ SMALL = (
 IMAGE_OPS = tuple(
     f"keras.ops.image.{text}"
     for text in (
-        "affine_transform(img, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])", "crop_images(img, 1, 1, "
+        "affine_transform(img, np.eye(3, dtype='float32').flatten()[None, :8] * [[1], [1]])",
+        "crop_images(img, 1, 1, "
         "target_height=2, target_width=2)", "elastic_transform(img)", "extract_patches(img, 2)",
         "gaussian_blur(img)", "hsv_to_rgb(img[..., :3])", "rgb_to_hsv(img[..., :3])",
         "map_coordinates(f34, [f4, g4], 1)", "pad_images(img, 1, 1, target_height=9, "
-        "target_width=9)", "scale_and_translate(img, (2, 3, 3, 4), 'linear', [0.5, 0.5], "
-        "[0.0, 0.0], (1, 2))", "euclidean_dist_transform(f34)",
+        "target_width=9)", "scale_and_translate(img, (2, 3, 3, 4), [0.5, 0.5], "
+        "[0.0, 0.0], (1, 2), 'linear')",
         "perspective_transform(img, [[[0.0, 0.0], [0.0, 5.0], [5.0, 0.0], [5.0, 5.0]]] * 2, "
         "[[[0.0, 0.0], [0.0, 4.0], [4.0, 0.0], [4.0, 4.0]]] * 2)",
     )
@@ -165,7 +167,7 @@ LAYERS = (
     "dense(f34) * 2", "dense(f34)[0]", "dense(f34) @ f34", "tf.reduce_sum(dense(f34))",
     "dense.weights", "dense.trainable_variables[0] * 2", "dense.non_trainable_variables",
     "dense.losses", "dense.compute_output_shape((2, 4))", "dense.count_params()",
-    "dense.compute_mask(f34)", "dense.dtype", "dense.compute_dtype", "dense.stateless_call("
+    "dense.compute_mask(f34, None)", "dense.dtype", "dense.compute_dtype", "dense.stateless_call("
     "dense.trainable_variables, [], f34)", "dense.stateless_call([f43, f43[0]], [], f34)",
     "dense.kernel_regularizer(dense.kernel)", "sum(dense.losses)",
     "own(f34)", "own.call(f34)", "own.losses", "given_own(f34)", "given_dense(f34)",
@@ -191,7 +193,8 @@ LAYERS = (
     "lstm(embedding(i34), mask=i34 > 0)", "plain_lstm(embedding(i34))", "gru(seq)",
     "keras.ops.relu(embedding(i34))", "lstm.compute_mask(seq, i34 > 0)", "lstm.call(seq)",
     "dense(embedding(i34))._keras_mask", "dense.supports_masking", "masked_sum(embedding(i34))",
-    "cell.get_initial_state(2)", "cell.get_initial_state(batch_size=2)", "lstm.get_initial_state(2)",
+    "cell.get_initial_state(2)", "cell.get_initial_state(batch_size=2)",
+    "lstm.get_initial_state(2)",
     "cell(f34, cell.get_initial_state(3))", "cell.call(f34, cell.get_initial_state(3))",
     "gru_cell(f34, gru_cell.get_initial_state(3))", "gru.get_initial_state(2)",
     "keras.layers.StackedRNNCells([cell, gru_cell]).get_initial_state(2)",
@@ -209,7 +212,7 @@ LAYERS = (
 MODELS = (
     "model(f34)", "model.call(f34)", "model(f34, training=True)", "model.losses", "model.weights",
     "model.trainable_variables[0].value", "model.compute_loss(f34, i34[:, :2], model(f34))",
-    "model.compute_output_shape((2, 4))", "model.layers[0](f34)", "model.stateless_call("
+    "model.compute_output_shape((2, 4))", "model.layers[1](f34)", "model.stateless_call("
     "model.trainable_variables, model.non_trainable_variables, f34)", "sum(model.losses)",
     "model.compute_metrics(f34, f34[:, :2], model(f34), None)", "given_model(f34)",
     "given_model.call(f34)", "sequence(f34)", "sequence.call(f34)", "sequence.layers[-1](f34)",
@@ -244,7 +247,7 @@ HOST = (
     "verbose=0, return_dict=True)",
     "model.fit(np.ones((2, 4), 'float32'), np.ones((2, 2), 'float32'), batch_size=2, "
     "verbose=0).history", "model.get_weights()", "model.get_metrics_result()",
-    "model.optimizer.iterations.numpy()", "model.optimizer.get_weights",
+    "model.optimizer.iterations.numpy()",
     "[v.numpy() for v in model.variables]", "two.predict(np.ones((2, 4), 'float32'), verbose=0)",
     "optimizer.apply([f43 * 0.1], [kernel])", "optimizer.apply_gradients([(f43, kernel)])",
     "dense.set_weights([f43, f4[:3]])", "keras.backend.clear_session()",
@@ -282,6 +285,23 @@ _BACKEND = (
     "zeros((2, 2))", "zeros_like(f34)", "result_type(f34, i34)",
 )  # fmt: skip
 BACKEND = tuple(f"tf.keras.backend.{text}" for text in _BACKEND)
+
+
+def of_layers() -> Iterator[str]:
+    """Yields a call of each of Keras's layers; `drawn` returns a tensor of a shape."""
+    seen = set()
+    for each in all_samples(["layers"]):
+        if each.name in seen or each.call or each.name in ("RNN", *_WRAPPERS):
+            continue
+        seen.add(each.name)
+        shapes = ", ".join(f"drawn{shape!r}" for shape in each.inputs)
+        given = ", ".join(f"{name}={value!r}" for name, value in each.arguments.items())
+        many = f"[{shapes}]" if len(each.inputs) > 1 else shapes
+        yield f"keras.layers.{each.name}({given})({many})"
+        yield f"called(keras.layers.{each.name}({given}), {many})"
+
+
+_WRAPPERS = ("Bidirectional", "SpectralNormalization", "TimeDistributed")
 
 
 def objects(names: dict[str, Any], spy: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import pickle
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from keras_samples.answer_questions import answers
 
 IS_TORCH = keras.config.backend() == "torch"
 FORMS = ("tensor", "array", "variable", "list")
+# Places with all expressions; others have every eighth.
+_WITH_ALL = ("host", "layer_on_host", "device_function", "fit_call")
 Answers = dict[tuple[str, str, str], dict[str, Any]]
 
 # Expressions with all forms of arguments; with tensors and arrays; and with tensors, on the host.
@@ -73,7 +76,7 @@ def chosen(is_wanted: Callable[[str], bool]) -> Expressions:
             general += [text for text, _ in zip(accepted, range(2), strict=False)]
             general += names.variations(name, function)
     few = [*texts.of_classes(), *texts.SMALL, *texts.IMAGE_OPS, *texts.BACKEND]
-    few += [*texts.VARIABLES, *texts.LAYERS, *texts.MODELS, *texts.OPTIMIZERS]
+    few += [*texts.of_layers(), *texts.VARIABLES, *texts.LAYERS, *texts.MODELS, *texts.OPTIMIZERS]
     return general, list(filter(is_wanted, few)), list(filter(is_wanted, texts.HOST))
 
 
@@ -82,8 +85,23 @@ def _updated(metric: Any, *args: Any) -> Any:
     return metric
 
 
+def _drawn(*shape: Any) -> Any:
+    generator = np.random.default_rng(len(shape))
+    if shape and shape[0] == "int":
+        return tf.constant(generator.integers(0, 5, shape[1:]).astype(np.int32))
+    return tf.constant(generator.normal(size=shape).astype(np.float32))
+
+
+def _called(layer: Any, inputs: Any) -> Any:
+    """Returns what the method `call` returns when the program calls it."""
+    many = isinstance(inputs, list)
+    layer.build([tuple(x.shape) for x in inputs] if many else tuple(inputs.shape))
+    return layer.call(inputs)
+
+
 def _host_names(form: str) -> dict[str, Any]:
     common = {"keras": keras, "np": np, "tf": tf, "spy": spy, "updated": _updated}
+    common |= {"drawn": _drawn, "called": _called}
     return {**common, **{name: _formed(each, form) for name, each in names.ARRAYS.items()}}
 
 
@@ -93,6 +111,16 @@ def _formed(array: np.ndarray, form: str) -> Any:
     if form == "variable":
         return keras.Variable(array, trainable=array.dtype == np.float32, dtype=str(array.dtype))
     return array if form == "array" else array.tolist()
+
+
+def _tensors_with(x: Any) -> dict[str, Any]:
+    """Returns tensors that depend on a tensor of a place."""
+    zero = keras.ops.sum(keras.ops.cast(x, "float32")) * 0.0
+    return {
+        name: keras.ops.logical_or(array, zero > 0) if array.dtype == bool
+        else keras.ops.convert_to_tensor(array) + keras.ops.cast(zero, str(array.dtype))
+        for name, array in names.ARRAYS.items()
+    }  # fmt: skip
 
 
 class Places:
@@ -116,25 +144,30 @@ class Places:
             return
         for name, value in {"x": x, **others}.items():
             self.answers[place, "given", name] = answers(value)
-        zero = tf.reduce_sum(tf.cast(x, tf.float32)) * 0.0
-        tensors = {
-            name: tf.logical_or(array, zero > 0) if array.dtype == bool
-            else tf.constant(array) + tf.cast(zero, array.dtype)
-            for name, array in names.ARRAYS.items()
-        }  # fmt: skip
-        self._evaluate(place, {**self._names, "tensor": {**self._names["tensor"], **tensors}})
+        self.answers[place, "given", "functions of TensorFlow"] = evaluated(
+            "tf.nn.relu(x) + tf.reduce_sum(x)", {"tf": tf, "x": x}
+        )
+        tensors = {**self._names["tensor"], **_tensors_with(x)}
+        self._evaluate(place, {**self._names, "tensor": tensors})
+        if not IS_TORCH and not tf.executing_eagerly():
+            self._has_stopped = True
+            raise StopIteration("a graph of TensorFlow with all expressions need not run")
 
-    def _evaluate(self, place: str, bound: dict[str, dict[str, Any]], is_host: bool = False) -> None:
+    def _evaluate(self, place: str, bound: dict[str, dict[str, Any]]) -> None:
         general, few, host = self.expressions
+        number = list(PLACES).index(place)
+        every = 1 if place in _WITH_ALL else 8
         for form in FORMS:
             namespace = {**bound[form], **self._objects}
-            some = few if form in ("tensor", "array") else []
-            for text in [*general, *some, *(host if is_host and form == "tensor" else [])]:
+            some = [*general, *few] if form in ("tensor", "array") else general
+            some = some[number % every :: every]
+            for text in some + (host if place == "host" and form == "tensor" else []):
                 self.answers[place, form, text] = evaluated(text, namespace)
 
     def visit(self, place: str) -> None:
         """Makes a program run to a place; the error that ends it is an answer, too."""
-        self._active = place
+        self._has_stopped = False
+        self._active, start = place, time.monotonic()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -142,13 +175,15 @@ class Places:
             found = answers("done")
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {str(error)[:600]}", "text": str(error)}
+            found = answers("done") if self._has_stopped else found
         self.answers[place, "end", "of the run"] = found
+        print(f"{place}: {time.monotonic() - start:.0f} s", file=sys.stderr)
         self._active = ""
 
     # Each method is one place.
 
     def host(self) -> None:
-        self._evaluate("host", self._names, is_host=True)
+        self._evaluate("host", self._names)
 
     def layer_on_host(self) -> None:
         with self.scope():
@@ -171,10 +206,12 @@ class Places:
     def fit_super_call(self) -> None:
         """A layer of the program that extends one of Keras."""
 
+        ask = self.ask
+
         class Extended(keras.layers.Dense):
-            def call(this, x: Any) -> Any:
+            def call(self, x: Any) -> Any:
                 found = super().call(x)
-                self.ask("fit_super_call", x, result=found, mask=this.compute_mask(x))
+                ask("fit_super_call", x, result=found)
                 return found
 
         self._fit([Extended(3)])
@@ -191,9 +228,11 @@ class Places:
         self._fit(loss=loss)
 
     def fit_loss_object(self) -> None:
+        ask = self.ask
+
         class Loss(keras.losses.Loss):
-            def call(this, y_true: Any, y_pred: Any) -> Any:
-                self.ask("fit_loss_object", y_pred, y_true=y_true)
+            def call(self, y_true: Any, y_pred: Any) -> Any:
+                ask("fit_loss_object", y_pred, y_true=y_true)
                 return keras.ops.mean(keras.ops.square(y_true - y_pred), -1)
 
         self._fit(loss=Loss())
@@ -206,80 +245,98 @@ class Places:
         self._fit(metrics=[metric])
 
     def fit_metric_object(self) -> None:
+        ask = self.ask
+
         class Metric(keras.metrics.Metric):
-            def __init__(this) -> None:
+            def __init__(self) -> None:
                 super().__init__()
-                this.total = this.add_variable((), "zeros", name="total")
+                self.total = self.add_variable((), "zeros", name="total")
 
-            def update_state(this, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-                this.total.assign(this.total + keras.ops.sum(y_pred))
-                self.ask("fit_metric_object", y_pred, y_true=y_true, total=this.total)
+            def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+                self.total.assign(self.total + keras.ops.sum(y_pred))
+                ask("fit_metric_object", y_pred, y_true=y_true, total=self.total)
 
-            def result(this) -> Any:
-                return this.total / 2
+            def result(self) -> Any:
+                return self.total / 2
 
         self._fit(metrics=[Metric()])
 
     def fit_regularizer(self) -> None:
+        ask = self.ask
+
         class Own(keras.regularizers.Regularizer):
-            def __call__(this, x: Any) -> Any:
-                self.ask("fit_regularizer", x)
+            def __call__(self, x: Any) -> Any:
+                ask("fit_regularizer", x)
                 return 0.01 * keras.ops.sum(keras.ops.square(x))
 
         self._fit(kernel_regularizer=Own())
 
     def fit_constraint(self) -> None:
+        ask = self.ask
+
         class Own(keras.constraints.Constraint):
-            def __call__(this, w: Any) -> Any:
-                self.ask("fit_constraint", w)
+            def __call__(self, w: Any) -> Any:
+                ask("fit_constraint", w)
                 return keras.ops.maximum(w, 0.0)
 
         self._fit(kernel_constraint=Own())
 
     def initializer(self) -> None:
+        ask = self.ask
+
         class Own(keras.initializers.Initializer):
-            def __call__(this, shape: Any, dtype: Any = None) -> Any:
-                self.ask("initializer", tf.ones((3, 4)), shape=shape, dtype=dtype)
+            def __call__(self, shape: Any, dtype: Any = None) -> Any:
+                ask("initializer", tf.ones((3, 4)), shape=shape, dtype=dtype)
                 return keras.ops.ones(shape, dtype)
 
         self._fit(kernel_initializer=Own())
 
     def callback(self) -> None:
-        class Own(keras.callbacks.Callback):
-            def on_train_batch_end(this, batch: Any, logs: Any = None) -> None:
-                self.answers["callback", "given", "logs of a batch"] = answers(logs)
+        ask, answered = self.ask, self.answers
 
-            def on_epoch_end(this, epoch: Any, logs: Any = None) -> None:
-                weights = this.model.trainable_variables
-                self.ask("callback", tf.ones((3, 4)), logs=logs, weight=weights[0].value)
+        class Own(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch: Any, logs: Any = None) -> None:
+                answered["callback", "given", "logs of a batch"] = answers(logs)
+
+            def on_epoch_end(self, epoch: Any, logs: Any = None) -> None:
+                weights = self.model.trainable_variables
+                ask("callback", tf.ones((3, 4)), logs=logs, weight=weights[0].value)
 
         self._fit(callbacks=[Own()])
 
     def train_step(self) -> None:
+        ask, answered = self.ask, self.answers
+
         class Model(keras.Model):
-            def train_step(this, data: Any) -> Any:
-                self.ask("train_step", data[0], y=data[1])
+            def train_step(self, data: Any) -> Any:
+                ask("train_step", data[0], y=data[1])
                 logs = super().train_step(data)
-                self.answers["train_step", "given", "logs"] = answers(logs)
+                answered["train_step", "given", "logs"] = answers(logs)
                 return logs
 
         self._fit(model=Model)
 
     def test_step(self) -> None:
+        ask, answered = self.ask, self.answers
+
         class Model(keras.Model):
-            def test_step(this, data: Any) -> Any:
-                self.ask("test_step", data[0], y=data[1])
+            def test_step(self, data: Any) -> Any:
+                ask("test_step", data[0], y=data[1])
                 logs = super().test_step(data)
-                self.answers["test_step", "given", "logs"] = answers(logs)
+                answered["test_step", "given", "logs"] = answers(logs)
                 return logs
 
         self._model(model=Model).evaluate(_data(), steps=1, verbose=0)
 
     def compute_loss(self) -> None:
+        ask = self.ask
+
         class Model(keras.Model):
-            def compute_loss(this, x: Any = None, y: Any = None, y_pred: Any = None, **more: Any):
-                found = super().compute_loss(x, y, y_pred, **more)
-                self.ask("compute_loss", y_pred, y=y, result=found, losses=this.losses)
+            def compute_loss(
+                self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+            ) -> Any:
+                found = super().compute_loss(x, y, y_pred, sample_weight)
+                ask("compute_loss", y_pred, y=y, result=found, losses=self.losses)
                 return found
 
         self._fit(model=Model)
@@ -295,7 +352,7 @@ class Places:
         with self.scope():
             first = keras.Input(batch_shape=(3, 4))
             x = first
-            for each in (*layers, keras.layers.Dense(2, **more)):
+            for each in (*layers, keras.layers.Dense(2, **{"kernel_initializer": "ones", **more})):
                 x = each(x)
             made = model(first, x)
             made.compile("sgd", loss, metrics=list(metrics), **({} if IS_TORCH else _PLAIN))
