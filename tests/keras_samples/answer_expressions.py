@@ -120,7 +120,8 @@ IMAGE_OPS = tuple(
         "affine_transform(img, np.eye(3, dtype='float32').flatten()[None, :8] * [[1], [1]])",
         "crop_images(img, 1, 1, "
         "target_height=2, target_width=2)", "elastic_transform(img)", "extract_patches(img, 2)",
-        "gaussian_blur(img)", "hsv_to_rgb(img[..., :3])", "rgb_to_hsv(img[..., :3])",
+        "gaussian_blur(img)", "hsv_to_rgb(keras.ops.sigmoid(img[..., :3]))",
+        "rgb_to_hsv(img[..., :3])",
         "map_coordinates(f34, [f4, g4], 1)", "pad_images(img, 1, 1, target_height=9, "
         "target_width=9)", "scale_and_translate(img, (2, 3, 3, 4), [0.5, 0.5], "
         "[0.0, 0.0], (1, 2), 'linear')",
@@ -375,6 +376,7 @@ def objects(names: dict[str, Any], spy: Any) -> dict[str, Any]:
     found["embedding"](names["i34"])
     found["cell"](f34, found["cell"].get_initial_state(3))
     found["gru_cell"](f34, found["gru_cell"].get_initial_state(3))
+    found["stateful"].reset_states()
     found["kernel"] = found["dense"].kernel
     found["optimizer"].build([found["kernel"]])
     numbers = np.random.default_rng(8)

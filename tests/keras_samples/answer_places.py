@@ -28,6 +28,8 @@ IS_TORCH = keras.config.backend() == "torch"
 FORMS = ("tensor", "array", "variable", "list")
 # Places with all expressions; others have every eighth.
 _WITH_ALL = ("host", "layer_on_host", "device_function", "fit_call")
+_EAGER = ("host", "layer_on_host", "initializer", "callback")
+_IN_ONE_RUN = 400  # Longer programs take longer for each expression.
 Answers = dict[tuple[str, str, str], dict[str, Any]]
 
 # Expressions with all forms of arguments; with tensors and arrays; and with tensors, on the host.
@@ -131,6 +133,8 @@ class Places:
         self.expressions = expressions
         self.strategy = strategy
         self._active = ""
+        self._asked: list[tuple[str, str]] = []
+        self._has_stopped = False
         with self.scope():
             self._names = {form: _host_names(form) for form in FORMS}
             self._objects = texts.objects(self._names["tensor"], spy)
@@ -148,42 +152,52 @@ class Places:
             "tf.nn.relu(x) + tf.reduce_sum(x)", {"tf": tf, "x": x}
         )
         tensors = {**self._names["tensor"], **_tensors_with(x)}
-        self._evaluate(place, {**self._names, "tensor": tensors})
+        self._evaluate({**self._names, "tensor": tensors})
         if not IS_TORCH and not tf.executing_eagerly():
             self._has_stopped = True
             raise StopIteration("a graph of TensorFlow with all expressions need not run")
 
-    def _evaluate(self, place: str, bound: dict[str, dict[str, Any]]) -> None:
-        general, few, host = self.expressions
-        number = list(PLACES).index(place)
-        every = 1 if place in _WITH_ALL else 8
-        for form in FORMS:
-            namespace = {**bound[form], **self._objects}
-            some = [*general, *few] if form in ("tensor", "array") else general
-            some = some[number % every :: every]
-            for text in some + (host if place == "host" and form == "tensor" else []):
-                self.answers[place, form, text] = evaluated(text, namespace)
+    def _evaluate(self, bound: dict[str, dict[str, Any]]) -> None:
+        spaces = {form: {**bound[form], **self._objects} for form in FORMS}
+        for form, text in self._asked:
+            self.answers[self._active, form, text] = evaluated(text, spaces[form])
 
     def visit(self, place: str) -> None:
-        """Makes a program run to a place; the error that ends it is an answer, too."""
-        self._has_stopped = False
-        self._active, start = place, time.monotonic()
+        """Makes programs run to a place, each with some of the expressions."""
+        start = time.monotonic()
+        calls = self._calls(place)
+        count = 1 if place in _EAGER else 1 + len(calls) // _IN_ONE_RUN
+        for number in range(count):
+            self._active, self._asked, self._has_stopped = place, calls[number::count], False
+            self.answers[place, "end", f"of run {number}"] = self._ended(place)
+        self._active = ""
+        print(f"{place}: {time.monotonic() - start:.0f} s", file=sys.stderr)
+
+    def _calls(self, place: str) -> list[tuple[str, str]]:
+        """Returns the forms and texts of the expressions for a place."""
+        general, few, host = self.expressions
+        number, every = list(PLACES).index(place), 1 if place in _WITH_ALL else 8
+        found = []
+        for form in FORMS:
+            some = [*general, *few] if form in ("tensor", "array") else general
+            found += [(form, text) for text in some[number % every :: every]]
+        return found + [("tensor", text) for text in (host if place == "host" else [])]
+
+    def _ended(self, place: str) -> dict[str, Any]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 PLACES[place](self)
-            found = answers("done")
         except Exception as error:
-            found = {"error": f"{type(error).__name__}: {str(error)[:600]}", "text": str(error)}
-            found = answers("done") if self._has_stopped else found
-        self.answers[place, "end", "of the run"] = found
-        print(f"{place}: {time.monotonic() - start:.0f} s", file=sys.stderr)
-        self._active = ""
+            if not self._has_stopped:
+                text = " ".join(str(error).split())
+                return {"error": f"{type(error).__name__}: {text[:300]}", "text": text}
+        return answers("done")
 
     # Each method is one place.
 
     def host(self) -> None:
-        self._evaluate("host", self._names)
+        self._evaluate(self._names)
 
     def layer_on_host(self) -> None:
         with self.scope():

@@ -17,7 +17,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "isinstance(x, tf.Variable)": lambda x: isinstance(x, tf.Variable),
     "isinstance(x, keras.Variable)": lambda x: isinstance(x, keras.Variable),
     "tf.is_tensor(x)": tf.is_tensor,
-    "keras.ops.is_tensor(x)": keras.ops.is_tensor,
+    "keras.ops.is_tensor(x)": lambda x: keras.ops.is_tensor(x),
     "x.shape": lambda x: tuple(x.shape),
     "x.shape == [...]": lambda x: x.shape == list(x.shape),
     "x.shape == (...)": lambda x: x.shape == tuple(x.shape),

@@ -33,8 +33,8 @@ _REFUSED = (
 )  # fmt: skip
 # Results that are drawn, or not set, or depend on those.
 _DRAWN = (
-    "random", "Random", "glorot", "Normal(", "Uniform(", "empty", "Orthogonal(", "Scaling(",
-    "dropout", "Dropout", "Noise", "gaussian", "elastic", "clone_model", "seeds", "Seed",
+    "random", "Random", "glorot", "Normal(", "Uniform(", "empty", "Orthogonal", "Scaling(",
+    "argpartition", "dropout", "Dropout", "Noise", "gaussian", "elastic", "clone_model", "seeds", "Seed",
     "drawn(",
 )  # fmt: skip
 
@@ -45,19 +45,20 @@ class Comparison:
     Attributes:
         counts: for each place, how many answers are the same, differ, are refused here, or are
             errors in TensorFlow.
-        texts: differences, by kind.
+        texts: for each kind of difference the expressions, and where they differ.
         refused: expressions that are refused here, with the reason.
     """
 
     def __init__(self, wanted: Answers, found: Answers) -> None:
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
-        self.texts: dict[str, list[str]] = defaultdict(list)
+        self.texts: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self.refused: dict[str, str] = {}
         for key, answer in wanted.items():
             place, form, text = key
             status = "errors in TensorFlow"
             if "error" not in answer:
-                end = found[place, "end", "of the run"]
+                # Runs may end before they ask, or at the end.
+                end = found[place, "end", "of run 0"]
                 status = self._compared(key, answer, found.get(key, end))
             self.counts[place][status] += 1
 
@@ -68,7 +69,7 @@ class Comparison:
             if found.get("is_refusal") or is_known:
                 self.refused.setdefault(text, found["error"])
                 return "refused"
-            self.texts[f"error: {found['error']}"].append(f"{place}, {form}: {text}")
+            self.texts[f"error: {found['error']}"][text].append(f"{place} of {form}")
             return "differ"
         differences = list(_differences(wanted, found, any(each in text for each in _DRAWN)))
         if "given" in wanted:
@@ -76,7 +77,8 @@ class Comparison:
             differences += [f"given: {x}" for x in _differences(wanted["given"], given, True)]
         if differences:
             first = next((x for x in differences if "tf.is_tensor" in x), differences[0])
-            self.texts[first.partition(": ")[0]].append(f"{place}, {form}: {text}: {first}")
+            kind, _, more = first.partition(": ")
+            self.texts[kind][f"{text}: {more}"].append(f"{place} of {form}")
         return "differ" if differences else "same"
 
 
@@ -150,9 +152,10 @@ def main() -> int:
     most = None if "--all" in sys.argv else 3
     for kind, listed in sorted(comparison.texts.items(), key=lambda each: -len(each[1])):
         print(f"## {len(listed)}: {kind}")
-        print("\n".join(f"   {each}" for each in listed[:most]))
+        for text, found in list(listed.items())[:most]:
+            print(f"   {text} | {len(found)}: {', '.join(found[:4])}")
     print(f"## {len(comparison.refused)} refused")
-    for text, reason in comparison.refused.items() if most is None else ():
+    for text, reason in list(comparison.refused.items())[:most]:
         print(f"   {text}: {reason}")
     ops = [name for name in answer_names.functions() if name.startswith(answer_names.OPS)]
     called = {text.partition("(")[0] for text in expressions[0]}
