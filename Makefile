@@ -63,6 +63,7 @@ test-ops: $(VENV)/.built $(VENV)/.has-test
 test-tensorflow: $(VENV)/.built $(VENV)/.has-test
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops
 	PYTHONPATH=tests $(BIN)/python -W ignore -m keras_samples
+	PYTHONPATH=tests $(BIN)/python -W ignore -m keras_samples.answers
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops.names
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_ops.host
 	PYTHONPATH=tests $(BIN)/python -W ignore -m tensorflow_loops

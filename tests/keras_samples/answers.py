@@ -34,8 +34,8 @@ _REFUSED = (
 # Results that are drawn, or not set, or depend on those.
 _DRAWN = (
     "random", "Random", "glorot", "Normal(", "Uniform(", "empty", "Orthogonal", "Scaling(",
-    "argpartition", "dropout", "Dropout", "Noise", "gaussian", "elastic", "clone_model", "seeds", "Seed",
-    "drawn(",
+    "argpartition", "dropout", "Dropout", "Noise", "gaussian", "elastic", "clone_model", "seeds",
+    "Seed", "drawn(",
 )  # fmt: skip
 
 
