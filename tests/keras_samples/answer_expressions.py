@@ -72,7 +72,14 @@ def of_classes() -> Iterator[str]:
             yield f"{full}({_SCHEDULES[name]})({step})"
 
 
+# Functions that a program has imported before it imports this package.
+EARLY = {
+    "early_relu": keras.ops.relu, "early_tanh": keras.activations.tanh,
+    "early_mse": keras.losses.mean_squared_error, "early_normal": keras.random.normal,
+}  # fmt: skip
+
 SMALL = (
+    "early_relu(f34)", "early_tanh(f34)", "early_mse(f34, g34)", "early_normal((2, 3))",
     "f34", "i34", "k34", "s", "f34[0]", "i34[0, 1]",
     "keras.utils.normalize(f34)", "keras.utils.to_categorical(i34)",
     "keras.utils.to_categorical([0, 2])", "keras.utils.to_categorical(i34, 5)",

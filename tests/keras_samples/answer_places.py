@@ -103,7 +103,7 @@ def _called(layer: Any, inputs: Any) -> Any:
 
 def _host_names(form: str) -> dict[str, Any]:
     common = {"keras": keras, "np": np, "tf": tf, "spy": spy, "updated": _updated}
-    common |= {"drawn": _drawn, "called": _called}
+    common |= {"drawn": _drawn, "called": _called, "__name__": __name__, **texts.EARLY}
     return {**common, **{name: _formed(each, form) for name, each in names.ARRAYS.items()}}
 
 
