@@ -38,8 +38,8 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 _OF_NUMBERS: dict[str, Callable[[Any], Any]] = {
     "type(x.numpy())": lambda x: type(x.numpy()).__name__,
     "np.asarray(x).dtype": lambda x: str(np.asarray(x).dtype),
-    "str(x)": lambda x: str(x).partition("(")[0] if np.ndim(x) else "",
-    "repr(x)": lambda x: repr(x).partition(":")[0],
+    "str(x)": lambda x: str(x).partition("(")[0].partition("'")[0] if np.ndim(x) else "",
+    "repr(x)": lambda x: repr(x).partition(":")[0].partition("'")[0],
     "type(x + 1)": lambda x: isinstance(x + 1, tf.Tensor),
 }
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), np.dtype, tf.DType)
