@@ -7,6 +7,8 @@ from __future__ import annotations
 
 QUESTIONS = {
     "keras.ops.is_tensor(x)": "a variable is no tensor for Keras on PyTorch",
+    "str(x)": "the text of a variable",
+    "repr(x)": "the text of a variable",
 }
 EXPRESSIONS: dict[str, tuple[str, ...]] = {
     "another kind of sequence": (
@@ -79,7 +81,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
 
 
 def reason(question: str, text: str) -> str:
-    """Returns why the answers to a question about an expression differ, or "" if they should not."""
+    """Returns why answers about an expression differ, or "" if they should not."""
     for why, texts in EXPRESSIONS.items():
         if any(text.startswith(x[:-1]) if x.endswith("*") else text == x for x in texts):
             return why

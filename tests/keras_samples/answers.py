@@ -177,8 +177,8 @@ def main() -> int:
         for text, found in list(listed.items())[:most]:
             print(f"   {text} | {len(found)}: {', '.join(found[:4])}")
     print(f"## {len(comparison.refused)} refused")
-    for text, reason in list(comparison.refused.items())[:most]:
-        print(f"   {text}: {reason}")
+    for text, why in list(comparison.refused.items())[:most]:
+        print(f"   {text}: {why}")
     print(f"## {sum(comparison.known.values())} known: {dict(comparison.known)}")
     ops = [name for name in answer_names.functions() if name.startswith(answer_names.OPS)]
     called = {text.partition("(")[0] for text in expressions[0]}
