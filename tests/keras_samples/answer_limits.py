@@ -19,7 +19,8 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "keras.ops.where(k34)",
     ),
     "NumPy's array of a variable instead of its number": (
-        "optimizer.learning_rate.numpy()", "model.optimizer.iterations.numpy()",
+        "optimizer.learning_rate.numpy()", "model.optimizer.iterations.numpy()", "counter",
+        "optimizer.learning_rate", "model.optimizer.learning_rate",
     ),
     "the name of the backend": ("tf.keras.backend.backend()",),
     "another type of integers": (
@@ -29,7 +30,13 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "updated(keras.metrics.BinaryIoU()*", "updated(keras.metrics.IoU(*",
         "updated(keras.metrics.MeanIoU(*", "updated(keras.metrics.OneHotIoU(*",
         "updated(keras.metrics.OneHotMeanIoU(*", "keras.utils.to_categorical(i34, 5)",
-        "keras.random.SeedGenerator(1).next()", "optimizer.iterations + 1",
+        "keras.random.SeedGenerator(1).next()", "optimizer.iterations*",
+        "[v.value for v in updated(keras.metrics.BinaryIoU(*", "optimizer.variables",
+        "[v.value for v in updated(keras.metrics.IoU(*", "optimizer.apply_gradients(*",
+        "[v.value for v in updated(keras.metrics.MeanIoU(*", "scheduled.iterations",
+        "[v.value for v in updated(keras.metrics.OneHotIoU(*", "model.optimizer.iterations",
+        "[v.value for v in updated(keras.metrics.OneHotMeanIoU(*", "model.optimizer.variables",
+        "keras.random.SeedGenerator(1).state",
     ),
     "float64 of lists": ("keras.ops.select([k34], [f34])",),
     "what functions of the program are given": (
@@ -37,7 +44,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "keras.ops.fori_loop(*", "keras.ops.switch(*", "keras.layers.Activation(spy(*",
         "keras.metrics.MeanMetricWrapper(*", "updated(keras.metrics.MeanMetricWrapper(*",
         "[v.value for v in updated(keras.metrics.MeanMetricWrapper(*", "keras.ops.jvp(*",
-        "keras.ops.associative_scan(*",
+        "keras.ops.associative_scan(*", "tf.keras.backend.rnn(*",
     ),
     "PyTorch's tensor": (
         "early_*", "tf.keras.backend.moving_average_update(*", "normalization.*", "model.call(f34)",

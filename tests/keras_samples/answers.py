@@ -41,7 +41,7 @@ _DRAWN = (
     "random", "Random", "glorot", "Normal(", "Uniform(", "empty", "Orthogonal", "Scaling(",
     "argpartition", "dropout", "Dropout", "Noise", "gaussian", "elastic", "clone_model", "seeds",
     "Seed", "drawn(", "early_normal",
-    "normed(",
+    "normed",
 )  # fmt: skip
 
 
