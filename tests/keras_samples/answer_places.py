@@ -8,7 +8,6 @@ written into it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import pickle
 import sys
 import time
@@ -20,109 +19,24 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras_samples import answer_expressions as texts
-from keras_samples import answer_names as names
+from keras_samples.answer_evaluation import (
+    FORMS,
+    Expressions,
+    chosen,
+    evaluated,
+    host_names,
+    spy,
+    tensors_with,
+)
+from keras_samples.answer_objects import objects
 from keras_samples.answer_questions import answers
 
 IS_TORCH = keras.config.backend() == "torch"
-FORMS = ("tensor", "array", "variable", "list")
 # Places with all expressions; others have every eighth.
 _WITH_ALL = ("host", "layer_on_host", "device_function", "fit_call")
 _EAGER = ("host", "layer_on_host", "initializer", "callback")
 _IN_ONE_RUN = 400  # Longer programs take longer for each expression.
 Answers = dict[tuple[str, str, str], dict[str, Any]]
-
-# Expressions with all forms of arguments; with tensors and arrays; and with tensors, on the host.
-Expressions = tuple[list[str], list[str], list[str]]
-_given: list[Any] = []
-
-
-def spy(function: Callable[..., Any], skip: int = 0) -> Callable[..., Any]:
-    """Returns a function of the program that records the answers of its arguments."""
-
-    @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> Any:
-        _given.append(answers([*args[skip:], *kwargs.values()]))
-        return function(*args, **kwargs)
-
-    return told
-
-
-def evaluated(text: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answers of an expression's result, or the error."""
-    _given.clear()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = answers(eval(compile(text, __file__, "eval"), namespace))
-    except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        found = {"error": f"{type(error).__name__}: {first[:200]}", "text": str(error)[:2000]}
-        found["is_refusal"] = type(error).__module__.startswith("poptorch_emu")
-    if _given:
-        found["given"] = _given[-1]
-    return found
-
-
-def chosen(is_wanted: Callable[[str], bool]) -> Expressions:
-    """Returns the expressions; of the generated ones the first two that TensorFlow accepts."""
-    tensors = _host_names("tensor")
-    general: list[str] = []
-    for name, function in names.functions().items():
-        if is_wanted(name):
-            accepted = (
-                text
-                for text in names.candidates(name, function)
-                if "error" not in evaluated(text, tensors)
-            )
-            general += [text for text, _ in zip(accepted, range(2), strict=False)]
-            general += names.variations(name, function)
-    few = [*texts.of_classes(), *texts.SMALL, *texts.IMAGE_OPS, *texts.BACKEND]
-    few += [*texts.of_layers(), *texts.VARIABLES, *texts.LAYERS, *texts.MODELS, *texts.OPTIMIZERS]
-    return general, list(filter(is_wanted, few)), list(filter(is_wanted, texts.HOST))
-
-
-def _updated(metric: Any, *args: Any) -> Any:
-    metric.update_state(*args)
-    return metric
-
-
-def _drawn(*shape: Any) -> Any:
-    generator = np.random.default_rng(len(shape))
-    if shape and shape[0] == "int":
-        return tf.constant(generator.integers(0, 5, shape[1:]).astype(np.int32))
-    return tf.constant(generator.normal(size=shape).astype(np.float32))
-
-
-def _called(layer: Any, inputs: Any) -> Any:
-    """Returns what the method `call` returns when the program calls it."""
-    many = isinstance(inputs, list)
-    layer.build([tuple(x.shape) for x in inputs] if many else tuple(inputs.shape))
-    return layer.call(inputs)
-
-
-def _host_names(form: str) -> dict[str, Any]:
-    common = {"keras": keras, "np": np, "tf": tf, "spy": spy, "updated": _updated}
-    common |= {"drawn": _drawn, "called": _called, "__name__": __name__, **texts.EARLY}
-    return {**common, **{name: _formed(each, form) for name, each in names.ARRAYS.items()}}
-
-
-def _formed(array: np.ndarray, form: str) -> Any:
-    if form == "tensor":
-        return tf.constant(array)
-    if form == "variable":
-        return keras.Variable(array, trainable=array.dtype == np.float32, dtype=str(array.dtype))
-    return array if form == "array" else array.tolist()
-
-
-def _tensors_with(x: Any) -> dict[str, Any]:
-    """Returns tensors that depend on a tensor of a place."""
-    zero = keras.ops.sum(keras.ops.cast(x, "float32")) * 0.0
-    return {
-        name: keras.ops.logical_or(array, zero > 0) if array.dtype == bool
-        else keras.ops.convert_to_tensor(array) + keras.ops.cast(zero, str(array.dtype))
-        for name, array in names.ARRAYS.items()
-    }  # fmt: skip
 
 
 class Places:
@@ -136,8 +50,8 @@ class Places:
         self._asked: list[tuple[str, str]] = []
         self._has_stopped = False
         with self.scope():
-            self._names = {form: _host_names(form) for form in FORMS}
-            self._objects = texts.objects(self._names["tensor"], spy)
+            self._names = {form: host_names(form) for form in FORMS}
+            self._objects = objects(self._names["tensor"], spy)
 
     def scope(self) -> Any:
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
@@ -151,7 +65,7 @@ class Places:
         self.answers[place, "given", "functions of TensorFlow"] = evaluated(
             "tf.nn.relu(x) + tf.reduce_sum(x)", {"tf": tf, "x": x}
         )
-        tensors = {**self._names["tensor"], **_tensors_with(x)}
+        tensors = {**self._names["tensor"], **tensors_with(x)}
         self._evaluate({**self._names, "tensor": tensors})
         if not IS_TORCH and not tf.executing_eagerly():
             self._has_stopped = True

@@ -23,8 +23,9 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 import numpy as np
 from keras_samples import answer_names
+from keras_samples.answer_evaluation import Expressions
 from keras_samples.answer_limits import reason
-from keras_samples.answer_places import PLACES, Answers, Expressions, all_answers
+from keras_samples.answer_places import PLACES, Answers, all_answers
 
 from poptorch_emu.keras import ipu
 
