@@ -8,7 +8,7 @@ import keras
 import torch
 from keras.src import backend
 from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.torch import image, nn
+from keras.src.backend.torch import image, nn, numpy
 from keras.src.ops import nn as keras_ops
 
 from poptorch_emu.keras.replacement import replace_functions
@@ -18,6 +18,7 @@ def install() -> None:
     """Replaces Keras's functions."""
     replace_functions(nn, categorical_crossentropy=_cross_entropy, separable_conv=_separable_conv)
     replace_functions(image, resize=_resize)
+    replace_functions(numpy, correlate=_correlate)
     replace_functions(keras_ops, _layer_normalization=_layer_norm, _rms_normalization=_rms_norm)
     replace_functions(backend, rnn=_rnn)
     replace_functions(keras.layers.RNN, call=_recurrent_layer)
@@ -110,6 +111,12 @@ def _rms_norm(original: Any, x: Any, scale: Any = None, axis: Any = -1, epsilon:
         return original(x, scale, last, epsilon)
     found = original(x.movedim(axes, last), None, last, epsilon).movedim(last, axes)
     return found if scale is None else found * keras.ops.cast(scale, found.dtype)
+
+
+def _correlate(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns a vector also where it has one element."""
+    found = original(*args, **kwargs)
+    return found if found.dim() else found[None]
 
 
 def _axes(x: torch.Tensor, axis: Any) -> tuple[list[int], list[int]]:

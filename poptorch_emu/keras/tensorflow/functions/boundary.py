@@ -23,6 +23,7 @@ from keras.src.metrics.reduction_metrics import MeanMetricWrapper
 from keras.src.ops import core as core_operations
 from keras.src.ops.operation import Operation
 from keras.src.saving import object_registration
+from keras.src.utils import backend_utils
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import dispatch, tf_export
@@ -39,6 +40,7 @@ from poptorch_emu.keras.tensorflow.functions.calls_on_host import (
     call_optimizer,
     call_program,
     is_called,
+    to_tensorflow,
 )
 from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
 from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
@@ -61,6 +63,10 @@ _OVERRIDDEN = (
     "__call__", "call", "compute_loss", "compute_mask", "compute_metrics", "predict_step", "result",
     "test_step", "train_step", "update_state", "update_step",
 )  # fmt: skip
+# Functions of Keras whose results only TensorFlow's function of this name has.
+_OF_TENSORFLOW = {"custom_gradient": tf.custom_gradient, "is_tensor": tf.is_tensor}
+# Functions that return the variable of a weight if they have nothing to change.
+_UNCHANGED = {"__pos__", "array", "convert_to_tensor"}
 # Attributes of layers that hold functions or objects which a program may define.
 _FUNCTIONS = [
     "activation", "recurrent_activation", "activity_regularizer",
@@ -89,7 +95,6 @@ def install(*modules: ModuleType) -> None:
     _SymbolicCalls().register()
     unrolled_control.install()
     _note_handles()
-    give_shapes_methods()
     answer_arrays()
     ops.SymbolicTensor.__array_ufunc__ = _operation_of_numpy
     ops.SymbolicTensor.__array_function__ = function_of_arrays
@@ -105,15 +110,20 @@ def install(*modules: ModuleType) -> None:
     for kind in (LossFunctionWrapper, MeanMetricWrapper):
         replace_functions(kind, __init__=_build_around_function)
     replace_functions(Operation, __new__=_new_operation)
+    replace_functions(keras.layers.Layer, _get_regularization_losses=_regularization_losses)
+    replace_functions(backend_utils, in_tf_graph=_is_in_other_graph)
     for room in (activations, regularizers, constraints):
         replace_functions(room, get=_function_or_object)
     for name in _FUNCTIONS:
-        setattr(keras.layers.Layer, name, _FunctionOfProgram(name))
+        setattr(keras.layers.Layer, name, _AttributeForProgram(name))
+    for name in ("mean", "variance"):
+        setattr(keras.layers.Normalization, name, _AttributeForProgram(name))
     steps = ("make_train_function", "make_test_function", "make_predict_function")
     replace_functions(TorchTrainer, **dict.fromkeys(steps, _make_in_graph))
     keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
     answer_programs(_answer, modules)
     give_weights_values()
+    give_shapes_methods()
 
 
 def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,12 +175,15 @@ def left_on_device(values: Any) -> Any:
 
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Calls a function of Keras for a program, and returns TensorFlow's tensors."""
-    if function.__name__ == "custom_gradient":
-        return tf.custom_gradient(*args, **kwargs)
+    name = function.__name__
+    if name in _OF_TENSORFLOW:
+        return _OF_TENSORFLOW[name](*args, **kwargs)
+    if name in _UNCHANGED and isinstance(args[0], keras.Variable) and len(args) == 1 and not kwargs:
+        return WeightValue(args[0])
     if function.__module__ == "keras.src.ops.core":
         args, kwargs = _with_functions((args, kwargs))
         # PyTorch's tensors of `vectorized_map` have no numbers that TensorFlow could read.
-        function = core_operations.map if function.__name__ == "vectorized_map" else function
+        function = core_operations.map if name == "vectorized_map" else function
     if current_graph() is not None:
         return entered(function(*left(args), **left(kwargs)))
     if is_computing():
@@ -192,7 +205,9 @@ def _is_function(value: Any) -> bool:
 def _wrapped(function: Any) -> Any:
     """Returns a function, wrapped by `for_program` unless it is of Keras or PyTorch."""
     plain = getattr(function, "python_function", function)
-    module = getattr(getattr(plain, "func", plain), "__module__", None) or ""
+    inner = getattr(plain, "func", plain)  # That of functools.partial.
+    names = getattr(inner, "__globals__", {})  # Of the code, also if functools.wraps was used.
+    module = names.get("__name__") or getattr(inner, "__module__", None) or ""
     if is_library(module) or getattr(function, "is_for_program", False):
         return function
     wrapped = for_program(plain)
@@ -237,8 +252,18 @@ def _function_or_object(get: Callable[..., Any], identifier: Any) -> Any:
     return found
 
 
-class _FunctionOfProgram:
-    """An attribute of layers: the program gets its own function, and Keras the wrapped one."""
+def _regularization_losses(original: Any, layer: Any) -> list[Any]:
+    """Returns the losses of a layer's weights; regularizers get variables, as in TensorFlow."""
+    return [v.regularizer(v) for v in layer.trainable_weights if v.regularizer is not None]
+
+
+def _is_in_other_graph(is_in_graph: Callable[[], bool]) -> bool:
+    """Returns whether TensorFlow builds a graph in which Keras's layers must use TensorFlow."""
+    return is_in_graph() and current_graph() is None
+
+
+class _AttributeForProgram:
+    """An attribute of layers: the program gets its own function, or TensorFlow's tensor."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -247,8 +272,10 @@ class _FunctionOfProgram:
         if layer is None or self._name not in vars(layer):
             raise AttributeError(self._name)
         found = vars(layer)[self._name]
-        is_asked_by_program = is_called_by_program(sys._getframe(1))
-        return getattr(found, "of_program", found) if is_asked_by_program else found
+        if not is_called_by_program(sys._getframe(1)):
+            return found
+        found = getattr(found, "of_program", found)
+        return to_tensorflow(found) if current_graph() is None else entered(found)
 
     def __set__(self, layer: Any, value: Any) -> None:
         vars(layer)[self._name] = value

@@ -63,9 +63,9 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
                 entered = tf.compat.v1.placeholder(kind, tuple(value.shape))
             self._known[entered.name] = value
             found = self._entered[id(value)] = (value, entered)
-            mask = get_keras_mask(value)
-            if mask is not None:
-                set_keras_mask(entered, self.enter(mask))
+        mask = get_keras_mask(value)
+        if mask is not None:
+            set_keras_mask(found[1], self.enter(mask))
         return found[1]
 
     def value_of(self, tensor: Any) -> Any:
@@ -124,6 +124,8 @@ class DeviceGraph(func_graph.FuncGraph):  # type: ignore[misc]
                     return outer.numpy()
                 if outer.dtype == tf.variant:
                     raise _of_data_set()
+                if outer.dtype == tf.resource:
+                    raise refusal("iterator or table of the host", _WAYS_OUT["IteratorGetNext"])
         raise refusal(
             f"tensor {tensor.name!r} of another function",
             "Pass tensors from function to function as arguments and results",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from poptorch_emu.keras.tensorflow.functions.program_calls import is_called_by_program
 
 
 class DeviceShape(tuple[Any, ...]):
@@ -26,21 +29,15 @@ class DeviceShape(tuple[Any, ...]):
         return type(self)(found) if isinstance(index, slice) else found
 
 
-class VariableShape(DeviceShape):
-    """The shape of a variable, which equals a list of the same sizes, too."""
-
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(tuple(other) if isinstance(other, list) else other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = DeviceShape.__hash__
-
-
 def give_shapes_methods() -> None:
     """Gives shapes of Keras's variables and symbolic tensors the methods of TensorFlow's shapes."""
     keras.KerasTensor.get_shape = lambda tensor: DeviceShape(tensor.shape)
-    for kind, shape in ((keras.KerasTensor, DeviceShape), (keras.Variable, VariableShape)):
-        sizes = kind.shape.fget
-        kind.shape = kind.shape.getter(lambda x, sizes=sizes, shape=shape: shape(sizes(x)))
+    sizes = keras.KerasTensor.shape.fget
+    keras.KerasTensor.shape = keras.KerasTensor.shape.getter(lambda x: DeviceShape(sizes(x)))
+    sizes_of_variable = keras.Variable.shape.fget
+
+    def shape(variable: Any) -> Any:
+        is_wanted = is_called_by_program(sys._getframe(1))
+        return (tf.TensorShape if is_wanted else tuple)(sizes_of_variable(variable))
+
+    keras.Variable.shape = keras.Variable.shape.getter(shape)

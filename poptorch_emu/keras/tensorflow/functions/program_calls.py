@@ -18,7 +18,8 @@ import keras
 _LIBRARIES = {"keras", "poptorch_emu", "torch"}
 # Modules that only pass calls on: it counts who called them.
 _PASSING_ON = (
-    f"{__name__}.", "keras.src.tree.", "keras.src.utils.traceback_utils.", "optree.",
+    f"{__name__}.", "keras.src.legacy.backend.", "keras.src.tree.", "optree.",
+    "keras.src.utils.traceback_utils.",
     "poptorch_emu.keras.capture.observed_variables.", "poptorch_emu.keras.replacement.",
     "torch.utils._cxx_pytree.", "torch.utils._pytree.",
 )  # fmt: skip
@@ -65,10 +66,10 @@ def answer_programs(answer: Answer, more: Iterable[ModuleType]) -> None:
                 functions[id(value)] = value, _for_programs(value, answer)
             elif is_own and isinstance(value, type):
                 classes.update(x for x in value.__mro__ if x.__module__.startswith("keras."))
-    for kind in classes - {keras.KerasTensor}:
+    for kind in classes.union(*map(_with_subclasses, classes)) - {keras.KerasTensor}:
         _replace_methods(kind, answer)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("keras", "poptorch_emu"):
+        if not name.startswith(("tensorflow.", "torch.")):  # The program's modules are among them.
             _replace_values(vars(module), functions)
 
 
@@ -80,6 +81,13 @@ def _for_programs(original: Callable[..., Any], answer: Answer) -> Callable[...,
         return original(*args, **kwargs)
 
     return call
+
+
+def _with_subclasses(kind: type) -> set[type]:
+    """Returns a class with its subclasses that are Keras's own."""
+    own: list[type] = type.__subclasses__(kind)
+    of_keras = [x for x in own if x.__module__.startswith("keras.")]
+    return {kind}.union(*map(_with_subclasses, of_keras))
 
 
 def _replace_methods(kind: type, answer: Answer) -> None:
