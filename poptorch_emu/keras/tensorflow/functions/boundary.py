@@ -55,6 +55,7 @@ from poptorch_emu.keras.tensorflow.functions.program_calls import (
     is_library,
 )
 from poptorch_emu.keras.tensorflow.functions.raw_call import OUTSIDE, refusal
+from poptorch_emu.keras.tensorflow.functions.result_forms import as_on_tensorflow
 from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue, give_weights_values
 from poptorch_emu.torch_versions import FakeTensor, pytree
 
@@ -65,8 +66,6 @@ _OVERRIDDEN = (
 )  # fmt: skip
 # Functions of Keras whose results only TensorFlow's function of this name has.
 _OF_TENSORFLOW = {"custom_gradient": tf.custom_gradient, "is_tensor": tf.is_tensor}
-# Functions that return the variable of a weight if they have nothing to change.
-_UNCHANGED = {"__pos__", "array", "convert_to_tensor"}
 # Attributes of layers that hold functions or objects which a program may define.
 _FUNCTIONS = [
     "activation", "recurrent_activation", "activity_regularizer",
@@ -178,18 +177,23 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     name = function.__name__
     if name in _OF_TENSORFLOW:
         return _OF_TENSORFLOW[name](*args, **kwargs)
-    if name in _UNCHANGED and isinstance(args[0], keras.Variable) and len(args) == 1 and not kwargs:
-        return WeightValue(args[0])
+    if isinstance(args[0] if args else None, keras.Variable) and len(args) == 1 and not kwargs:
+        if name in ("array", "convert_to_tensor"):
+            return args[0]
+        if name == "__pos__":
+            return WeightValue(args[0])
     if function.__module__ == "keras.src.ops.core":
         args, kwargs = _with_functions((args, kwargs))
         # PyTorch's tensors of `vectorized_map` have no numbers that TensorFlow could read.
         function = core_operations.map if name == "vectorized_map" else function
     if current_graph() is not None:
-        return entered(function(*left(args), **left(kwargs)))
-    if is_computing():
+        found = entered(function(*left(args), **left(kwargs)))
+    elif is_computing():
         return function(*args, **kwargs)
-    is_of_optimizer = function.__module__.startswith("keras.src.optimizers.")
-    return (call_optimizer if is_of_optimizer else call_keras)(function, args, kwargs)
+    else:
+        is_of_optimizer = function.__module__.startswith("keras.src.optimizers.")
+        found = (call_optimizer if is_of_optimizer else call_keras)(function, args, kwargs)
+    return as_on_tensorflow(function, (args, kwargs), found)
 
 
 def _with_functions(values: Any) -> Any:
