@@ -12,6 +12,7 @@ import torch
 
 from poptorch_emu.distributed.connection import Connection
 from poptorch_emu.errors import make_error
+from poptorch_emu.tensor_bytes import bytes_of
 from poptorch_emu.untrusted.json_types import COUNT, type_fault
 from poptorch_emu.untrusted.texts import printable
 
@@ -79,5 +80,5 @@ def _difference(ours: Mapping[str, str], theirs: Mapping[str, str], peer: int, p
 
 def digest_of(tensor: torch.Tensor) -> str:
     """Returns a hash of the values of a tensor as text."""
-    value = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    value = bytes_of(tensor.cpu()).numpy()
     return f"{tuple(tensor.shape)} #{hashlib.blake2b(value.data, digest_size=8).hexdigest()}"

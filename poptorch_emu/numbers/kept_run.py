@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 
 from poptorch_emu.numbers.run import Position, TakenValues, Value
+from poptorch_emu.tensor_bytes import bytes_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class KeptRun(TakenValues):
         """Stores value number `index` at a position; its first tensor determines type and shape."""
         self._note(index, position, tensor)
         self._stored[index, position] = _Stored(self._file.tell(), tensor.dtype, tensor.shape)
-        self._file.write(_bytes_of(tensor.detach().contiguous()))
+        self._file.write(bytes_of(tensor).numpy().data)
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
@@ -71,9 +72,5 @@ class KeptRun(TakenValues):
             return None
         tensor = torch.empty(stored.shape, dtype=stored.dtype)
         self._file.seek(stored.begin)
-        self._file.readinto(_bytes_of(tensor))
+        self._file.readinto(bytes_of(tensor).numpy().data)
         return tensor
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

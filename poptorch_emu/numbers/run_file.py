@@ -20,6 +20,7 @@ import torch
 
 from poptorch_emu.errors import Error, make_error
 from poptorch_emu.numbers.run import Direction, Position, TakenValues, Value
+from poptorch_emu.tensor_bytes import bytes_of
 from poptorch_emu.untrusted.files import open_regular
 from poptorch_emu.untrusted.json_types import COUNT, type_fault
 from poptorch_emu.version import __version__
@@ -139,8 +140,7 @@ def _entry(index: int, position: Position) -> str:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return memoryview(_little_endian(flat, tensor.itemsize).data)
+    return memoryview(_little_endian(bytes_of(tensor).numpy(), tensor.itemsize).data)
 
 
 def _little_endian(flat: np.ndarray, width: int) -> np.ndarray:

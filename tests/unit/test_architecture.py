@@ -21,7 +21,8 @@ PACKAGE = ROOT / "poptorch_emu"
 FLOORS = {
     "errors": 0, "environment": 0, "enums": 0, "config": 0, "log": 0, "module_loading": 0,
     "near_names": 0, "printed": 0,
-    "object_parts": 0, "structure": 0, "torch_versions": 0, "troubleshooting": 0, "turns": 0,
+    "object_parts": 0, "structure": 0, "tensor_bytes": 0, "torch_versions": 0,
+    "troubleshooting": 0, "turns": 0,
     "untrusted": 0,
     "version": 0,
     "distributed": 1, "ir": 1, "update.formulas": 1,

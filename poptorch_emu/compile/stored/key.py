@@ -23,6 +23,7 @@ from poptorch_emu.engine import product_kernels
 from poptorch_emu.ir.graph import Graph, SourceKind, record_of, source_of
 from poptorch_emu.ir.record import NodeRecord
 from poptorch_emu.ir.text import type_text
+from poptorch_emu.tensor_bytes import bytes_of
 from poptorch_emu.trace.capture.tracer import Forward
 from poptorch_emu.update.formulas.optimizer_config import GroupConfig, Hyper, OptimizerConfig
 from poptorch_emu.version import __version__
@@ -172,7 +173,7 @@ def _source_lines(graph: Graph, forward: Forward) -> Iterator[str]:
 
 
 def _tensor_digest(value: torch.Tensor) -> str:
-    data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    data = bytes_of(value.cpu()).numpy()
     return hashlib.sha256(data.data).hexdigest()[:16]
 
 

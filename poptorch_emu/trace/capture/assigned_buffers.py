@@ -19,6 +19,7 @@ from poptorch_emu.errors import compiler_error, make_error
 from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.graph import Graph, source_of
 from poptorch_emu.ir.mutation import is_mutating
+from poptorch_emu.tensor_bytes import bytes_of
 from poptorch_emu.torch_versions import BatchNorm
 from poptorch_emu.trace.capture.compared_captures import computed
 from poptorch_emu.trace.model_state.module_state import reassigned
@@ -172,8 +173,7 @@ def _description(graph: Graph, changed: Mapping[str, Resized], node: fx.Node) ->
     if known is None:
         return None
     dtype = node.meta["val"].dtype
-    bits = known.detach().to(dtype).contiguous().reshape(-1).view(torch.uint8)
-    return f"{dtype} {tuple(known.shape)} {bits.tolist()}"
+    return f"{dtype} {tuple(known.shape)} {bytes_of(known.to(dtype)).tolist()}"
 
 
 def _refused(name: str, *, is_made: bool = False) -> Exception:

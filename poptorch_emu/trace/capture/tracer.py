@@ -23,6 +23,7 @@ from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_o
 from poptorch_emu.ir.mutation import is_mutating, written_memory
 from poptorch_emu.log import muted
 from poptorch_emu.structure import flatten_tensors, rebuild
+from poptorch_emu.tensor_bytes import bytes_of
 from poptorch_emu.torch_versions import FakeTensor, FakeTensorMode, disable_current_modes
 from poptorch_emu.trace.capture import assigned_buffers
 from poptorch_emu.trace.capture.compared_captures import computed, shape_of, writes
@@ -213,7 +214,7 @@ class Forward:
         if value is None:
             return f"{node.target} {shape_of(node)}"
         with disable_current_modes():
-            data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            data = bytes_of(value).numpy().tobytes()
         return f"{value.dtype} {shape_of(node)} {hashlib.blake2b(data).hexdigest()}"
 
     @property

@@ -21,6 +21,7 @@ from poptorch_emu.ir.arguments import is_random
 from poptorch_emu.ir.evaluate import evaluate
 from poptorch_emu.ir.graph import Graph, Source, SourceKind, record_of, source_of
 from poptorch_emu.ir.mutation import is_mutating, written_memory
+from poptorch_emu.tensor_bytes import bytes_of
 from poptorch_emu.torch_versions import OpOverload, disable_current_modes
 from poptorch_emu.trace.places.source_line import user_source
 from poptorch_emu.trace.values.decided_draws import decided
@@ -325,5 +326,4 @@ def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors have the same bits."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    left, right = (value.contiguous().reshape(-1).view(torch.uint8) for value in (one, other))
-    return torch.equal(left, right)
+    return torch.equal(bytes_of(one), bytes_of(other))
