@@ -33,6 +33,11 @@ at::Tensor narrowed(const at::Tensor& whole, int64_t begin, int64_t end) {
   return whole.view({-1}).narrow(0, begin, end - begin);
 }
 
+// Returns the bytes of a range. A contiguous tensor with one element can have any stride.
+at::Tensor as_bytes(const at::Tensor& range) {
+  return (range.numel() == 1 ? range.as_strided({1}, {1}) : range).view(at::kByte);
+}
+
 }  // namespace
 
 Ring::Ring(const std::string& group_name, int64_t model, std::chrono::milliseconds timeout)
@@ -283,7 +288,7 @@ void Ring::receive_all(const std::vector<Arrival>& arrivals, bool may_stay, cons
 Ring::Transfer Ring::receive(const Packet& packet, bool may_stay) {
   const int64_t previous = (process_ - 1 + num_processes_) % num_processes_;
   if (may_stay && packet.ranges.size() == 1) {
-    const at::Tensor bytes = place(packet.ranges.front(), 0).view(at::kByte);
+    const at::Tensor bytes = as_bytes(place(packet.ranges.front(), 0));
     return {{}, peers_.receive(bytes, previous, tag_)};
   }
   const at::Tensor buffer = take_buffer();
@@ -294,7 +299,7 @@ Ring::Transfer Ring::receive(const Packet& packet, bool may_stay) {
 void Ring::send(const Packet& packet, int64_t local) {
   const int64_t next = (process_ + 1) % num_processes_;
   if (packet.ranges.size() == 1) {
-    const at::Tensor bytes = place(packet.ranges.front(), local).view(at::kByte);
+    const at::Tensor bytes = as_bytes(place(packet.ranges.front(), local));
     sending_.push_back({{}, peers_.send(bytes, next, tag_)});
     return;
   }

@@ -83,7 +83,10 @@ def exchange(folder: str, num_local_text: str) -> None:
                 spoil_others(tensor.view(-1), index * num_local, num_local, num_processes)
             ring.all_gather(10 + number, first, num_local)
         sums.append(first)
-    torch.save(sums, Path(folder) / f"result_{index}.pt")
+    # The gradient of a sum has a stride of 0.
+    alone = [torch.tensor(1.0 + replica).expand(1) for replica in range(own.start, own.stop)]
+    ring.all_reduce(20, [alone])
+    torch.save((sums, alone[0]), Path(folder) / f"result_{index}.pt")
     dist.barrier()
 
 
@@ -99,7 +102,9 @@ def test_ring_whole_or_in_two_halves_then_sums_have_the_bits_of_the_definition(
     assert all(each.status == 0 for each in ended), "\n".join(each.text for each in ended)
     for index in range(num_processes):
         assert (tmp_path / f"result_{index}.pt").exists(), ended[index].text
-        for sums in torch.load(tmp_path / f"result_{index}.pt"):
+        all_sums, alone = torch.load(tmp_path / f"result_{index}.pt")
+        assert alone.tolist() == [sum(range(1, num_processes * num_local + 1))]
+        for sums in all_sums:
             for found, right in zip(sums, wanted, strict=True):
                 assert found.dtype == right.dtype
                 assert torch.equal(found, right)
