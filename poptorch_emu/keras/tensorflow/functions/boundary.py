@@ -13,6 +13,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 import torch
 from keras.src import activations, constraints, regularizers
@@ -66,6 +67,12 @@ _OVERRIDDEN = (
 )  # fmt: skip
 # Functions of Keras whose results only TensorFlow's function of this name has.
 _OF_TENSORFLOW = {"custom_gradient": tf.custom_gradient, "is_tensor": tf.is_tensor}
+# Functions of Keras on PyTorch that take tensors only, and what TensorFlow's take beside them.
+_ONLY_OF_TENSORS = {
+    "conj", "conjugate", "fold", "full_like", "imag", "real", "shape", "size", "stop_gradient",
+    "unfold", "unstack",
+}  # fmt: skip
+_NO_TENSORS = (np.ndarray, list, tuple, keras.Variable)
 # Attributes of layers that hold functions or objects which a program may define.
 _FUNCTIONS = [
     "activation", "recurrent_activation", "activity_regularizer",
@@ -182,6 +189,8 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             return args[0]
         if name == "__pos__":
             return WeightValue(args[0])
+    if name in _ONLY_OF_TENSORS and args and isinstance(args[0], _NO_TENSORS):
+        args = keras.ops.convert_to_tensor(args[0]), *args[1:]
     if function.__module__ == "keras.src.ops.core":
         args, kwargs = _with_functions((args, kwargs))
         # PyTorch's tensors of `vectorized_map` have no numbers that TensorFlow could read.
