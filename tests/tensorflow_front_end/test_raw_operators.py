@@ -13,7 +13,7 @@ from support import tensorflow_programs as programs  # noqa: E402
 
 from poptorch_emu import Error  # noqa: E402
 from poptorch_emu.keras import ipu  # noqa: E402
-from poptorch_emu.keras.tensorflow.functions.boundary import on_device  # noqa: E402
+from poptorch_emu.keras.tensorflow.functions.program_functions import on_device  # noqa: E402
 
 pytestmark = pytest.mark.feature("TensorFlow: functions on the device", fidelity="exact")
 

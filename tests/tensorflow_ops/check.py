@@ -11,7 +11,7 @@ import torch
 from tensorflow_ops.samples import Sample
 
 from poptorch_emu import Error
-from poptorch_emu.keras.tensorflow.functions.boundary import on_device
+from poptorch_emu.keras.tensorflow.functions.program_functions import on_device
 
 # float16 is rounded after each step here, and after the last one there.
 _NEAR = {"float32": (1e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}

@@ -25,7 +25,7 @@ from tensorflow_ops.samples import drawn
 
 from poptorch_emu import Error
 from poptorch_emu.keras import ipu
-from poptorch_emu.keras.tensorflow.functions.boundary import on_device
+from poptorch_emu.keras.tensorflow.functions.program_functions import on_device
 
 PAGE = Path(__file__).parents[2] / "docs" / "tensorflow_functions.md"
 ROOMS = {

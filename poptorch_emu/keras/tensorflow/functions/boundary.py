@@ -7,23 +7,17 @@ sees tensors of PyTorch.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 import torch
-from keras.src import activations, constraints, regularizers
 from keras.src.backend.torch import core as keras_core
-from keras.src.backend.torch.trainer import TorchTrainer
-from keras.src.losses.losses import LossFunctionWrapper
-from keras.src.metrics.reduction_metrics import MeanMetricWrapper
 from keras.src.ops import core as core_operations
 from keras.src.ops.operation import Operation
-from keras.src.saving import object_registration
 from keras.src.utils import backend_utils
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
@@ -35,36 +29,29 @@ from poptorch_emu.keras.capture.host_values import to_torch
 from poptorch_emu.keras.capture.symbolic_values import entered, left
 from poptorch_emu.keras.capture.tensorflow_variables import value_of
 from poptorch_emu.keras.replacement import replace_functions
-from poptorch_emu.keras.tensorflow.functions import unrolled_control
+from poptorch_emu.keras.tensorflow.functions import program_functions, unrolled_control
 from poptorch_emu.keras.tensorflow.functions.calls_on_host import (
     call_keras,
     call_optimizer,
-    call_program,
-    is_called,
-    to_tensorflow,
 )
-from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph, device_graph
+from poptorch_emu.keras.tensorflow.functions.device_graph import current_graph
 from poptorch_emu.keras.tensorflow.functions.device_shape import give_shapes_methods
 from poptorch_emu.keras.tensorflow.functions.numpy_operands import (
     answer_arrays,
     function_of_arrays,
     operation,
 )
-from poptorch_emu.keras.tensorflow.functions.program_calls import (
-    answer_programs,
-    is_called_by_program,
-    is_library,
+from poptorch_emu.keras.tensorflow.functions.program_calls import answer_programs
+from poptorch_emu.keras.tensorflow.functions.program_functions import (
+    for_program,
+    is_function,
+    wrapped,
 )
 from poptorch_emu.keras.tensorflow.functions.raw_call import OUTSIDE, refusal
 from poptorch_emu.keras.tensorflow.functions.result_forms import as_on_tensorflow
 from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue, give_weights_values
 from poptorch_emu.torch_versions import FakeTensor, pytree
 
-# Methods that a program may override, and that Keras calls with tensors.
-_OVERRIDDEN = (
-    "__call__", "call", "compute_loss", "compute_mask", "compute_metrics", "predict_step", "result",
-    "test_step", "train_step", "update_state", "update_step",
-)  # fmt: skip
 # Functions of Keras whose results only TensorFlow's function of this name has.
 _OF_TENSORFLOW = {"custom_gradient": tf.custom_gradient, "is_tensor": tf.is_tensor}
 # Functions of Keras on PyTorch that take tensors only, and what TensorFlow's take beside them.
@@ -73,12 +60,6 @@ _ONLY_OF_TENSORS = {
     "unfold", "unstack",
 }  # fmt: skip
 _NO_TENSORS = (np.ndarray, list, tuple, keras.Variable)
-# Attributes of layers that hold functions or objects which a program may define.
-_FUNCTIONS = [
-    "activation", "recurrent_activation", "activity_regularizer",
-    *(f"{weight}_{kind}" for weight in ("kernel", "bias", "recurrent", "embeddings")
-      for kind in ("regularizer", "constraint")),
-]  # fmt: skip
 
 
 @functools.cache
@@ -110,86 +91,25 @@ def install(*modules: ModuleType) -> None:
         setattr(ops.SymbolicTensor, f"__{kind.__name__}__", _number_of(kind))
     replace_functions(tf.GradientTape, gradient=_gradient)
     replace_functions(type(tf.function(lambda: None)), __call__=_call_function)
-    replace_functions(keras.losses.Loss, __init__=_build)
-    replace_functions(keras.metrics.Metric, __init__=_build)
-    replace_functions(keras.optimizers.Optimizer, __init__=_build)
-    for kind in (LossFunctionWrapper, MeanMetricWrapper):
-        replace_functions(kind, __init__=_build_around_function)
-    replace_functions(Operation, __new__=_new_operation)
+    program_functions.install()
     replace_functions(keras.layers.Layer, _get_regularization_losses=_regularization_losses)
     replace_functions(backend_utils, in_tf_graph=_is_in_other_graph)
-    for room in (activations, regularizers, constraints):
-        replace_functions(room, get=_function_or_object)
-    for name in _FUNCTIONS:
-        setattr(keras.layers.Layer, name, _AttributeForProgram(name))
-    for name in ("mean", "variance"):
-        setattr(keras.layers.Normalization, name, _AttributeForProgram(name))
-    steps = ("make_train_function", "make_test_function", "make_predict_function")
-    replace_functions(TorchTrainer, **dict.fromkeys(steps, _make_in_graph))
-    keras.layers.Lambda.call = for_program(keras.layers.Lambda.call)
     answer_programs(_answer, modules)
     give_weights_values()
     give_shapes_methods()
 
 
-def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a user's function, which Keras calls with tensors of PyTorch.
-
-    It receives and returns TensorFlow's tensors: symbolic ones for the device and in `fit`, eager
-    ones on the host.
-    """
-    computed = on_device(function)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if is_called_by_program(sys._getframe(1)):
-            return function(*args, **kwargs)
-        if current_graph() is None and not is_computing() and is_called():
-            return call_program(function, args, kwargs)
-        return computed(*args, **kwargs)
-
-    call.is_for_program = True  # type: ignore[attr-defined]
-    names = object_registration.GLOBAL_CUSTOM_NAMES
-    if (
-        isinstance(function, FunctionType) and function in names
-    ):  # Keras saves functions by their names.
-        names[call] = names[function]
-    return call
-
-
-def on_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a user's function that computes with tensors of PyTorch, by symbolic ones."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with device_graph():
-            return left_on_device(function(*entered(args), **entered(kwargs)))
-
-    return call
-
-
-def left_on_device(values: Any) -> Any:
-    """Returns a structure with tensors of PyTorch only in place of symbolic tensors."""
-    graph = current_graph()
-
-    def leave(value: Any) -> Any:
-        found = value if graph is None else graph.left(value)
-        return found if found is value else keras.ops.convert_to_tensor(found)
-
-    return keras.tree.map_structure(leave, values)
-
-
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Calls a function of Keras for a program, and returns TensorFlow's tensors."""
-    name = function.__name__
-    if name in _OF_TENSORFLOW:
-        return _OF_TENSORFLOW[name](*args, **kwargs)
+    name, is_operation = function.__name__, function.__module__.startswith("keras.src.ops.")
     if isinstance(args[0] if args else None, keras.Variable) and len(args) == 1 and not kwargs:
-        if name in ("array", "convert_to_tensor"):
-            return args[0]
         if name == "__pos__":
             return WeightValue(args[0])
-    if name in _ONLY_OF_TENSORS and args and isinstance(args[0], _NO_TENSORS):
+        if is_operation and name in ("array", "convert_to_tensor"):
+            return args[0]
+    if is_operation and name in _OF_TENSORFLOW:
+        return _OF_TENSORFLOW[name](*args, **kwargs)
+    if is_operation and name in _ONLY_OF_TENSORS and args and isinstance(args[0], _NO_TENSORS):
         args = keras.ops.convert_to_tensor(args[0]), *args[1:]
     if function.__module__ == "keras.src.ops.core":
         args, kwargs = _with_functions((args, kwargs))
@@ -207,62 +127,7 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _with_functions(values: Any) -> Any:
     """Returns a structure with functions of a program wrapped by `for_program`."""
-    return keras.tree.map_structure(lambda x: _wrapped(x) if _is_function(x) else x, values)
-
-
-def _is_function(value: Any) -> bool:
-    kinds = (FunctionType, MethodType, functools.partial)
-    return isinstance(value, kinds) or hasattr(value, "python_function")
-
-
-def _wrapped(function: Any) -> Any:
-    """Returns a function, wrapped by `for_program` unless it is of Keras or PyTorch."""
-    plain = getattr(function, "python_function", function)
-    inner = getattr(plain, "func", plain)  # That of functools.partial.
-    names = getattr(inner, "__globals__", {})  # Of the code, also if functools.wraps was used.
-    module = names.get("__name__") or getattr(inner, "__module__", None) or ""
-    if is_library(module) or getattr(function, "is_for_program", False):
-        return function
-    wrapped = for_program(plain)
-    wrapped.of_program = function  # type: ignore[attr-defined]
-    return wrapped
-
-
-def _give_tensors(kind: type) -> None:
-    """Lets methods of a class, if a program defines them, receive TensorFlow's tensors."""
-    for each in kind.__mro__:
-        for name in _OVERRIDDEN:
-            own = vars(each).get(name)
-            if _is_function(own) and not is_library(each.__module__):
-                setattr(each, name, _wrapped(own))
-
-
-def _new_operation(make: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Makes a layer, model or operation."""
-    _give_tensors(cls)
-    return make(cls, *args, **kwargs)
-
-
-def _build(build: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
-    """Builds a loss, a metric or an optimizer."""
-    _give_tensors(type(self))
-    build(self, *args, **kwargs)
-
-
-def _build_around_function(
-    build: Callable[..., None], self: Any, fn: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Builds a loss or metric around a function, which the program may define."""
-    build(self, _wrapped(fn), *args, **kwargs)
-
-
-def _function_or_object(get: Callable[..., Any], identifier: Any) -> Any:
-    """Returns what a text, function or object stands for, such as an activation."""
-    found = get(identifier)
-    if _is_function(found):
-        return _wrapped(found)
-    _give_tensors(type(found))
-    return found
+    return keras.tree.map_structure(lambda x: wrapped(x) if is_function(x) else x, values)
 
 
 def _regularization_losses(original: Any, layer: Any) -> list[Any]:
@@ -273,48 +138,6 @@ def _regularization_losses(original: Any, layer: Any) -> list[Any]:
 def _is_in_other_graph(is_in_graph: Callable[[], bool]) -> bool:
     """Returns whether TensorFlow builds a graph in which Keras's layers must use TensorFlow."""
     return is_in_graph() and current_graph() is None
-
-
-class _AttributeForProgram:
-    """An attribute of layers: the program gets its own function, or TensorFlow's tensor."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, layer: Any, kind: type | None = None) -> Any:
-        if layer is None or self._name not in vars(layer):
-            raise AttributeError(self._name)
-        found = vars(layer)[self._name]
-        if not is_called_by_program(sys._getframe(1)):
-            return found
-        found = getattr(found, "of_program", found)
-        return to_tensorflow(found) if current_graph() is None else entered(found)
-
-    def __set__(self, layer: Any, value: Any) -> None:
-        vars(layer)[self._name] = value
-
-    def __delete__(self, layer: Any) -> None:
-        del vars(layer)[self._name]
-
-
-def _make_in_graph(make: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Makes the function of a model on the host that runs a step; as in TensorFlow, in a graph."""
-    result = make(model, *args, **kwargs)
-    for name in ("train_function", "test_function", "predict_function"):
-        function = getattr(model, name, None)
-        if isinstance(function, FunctionType) and not hasattr(function, "is_in_graph"):
-            setattr(model, name, _in_graph(function))
-    return result
-
-
-def _in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        with device_graph():
-            return function(*args)
-
-    call.is_in_graph = True  # type: ignore[attr-defined]
-    return call
 
 
 def _call_function(call: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -364,7 +187,8 @@ def _gradient(
 ) -> Any:
     """Returns a tape's gradient on the host, unless it is that of a model, which no tape knows."""
     leaves = keras.tree.flatten(sources)
-    if current() is None and any(isinstance(leaf, keras.Variable) for leaf in leaves):
+    weights = (keras.Variable, WeightValue)
+    if current() is None and any(isinstance(leaf, weights) for leaf in leaves):
         raise refusal(
             "GradientTape.gradient for weights of Keras",
             "Models compute with PyTorch. Write the training step as a function, and call "

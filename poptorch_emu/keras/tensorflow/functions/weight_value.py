@@ -107,7 +107,9 @@ def _of_variable(name: str) -> Callable[..., Any]:
         if current_graph() is not None:
             if name.startswith("assign"):
                 return getattr(self.weight, name)(*args, **kwargs)
-            raise refusal(f"weight.value.{name} of a weight of Keras", "Assign the whole weight")
+            raise refusal(
+                f"{name} of the value of a weight of Keras", "Use the weight itself, or assign it"
+            )
         variable = tf.Variable(self.value(), name=self.name)
         found = getattr(variable, name)(*args, **kwargs)
         if name.startswith(_CHANGING):
