@@ -13,6 +13,9 @@ keras = pytest.importorskip("keras")
 from support import keras_models as models  # noqa: E402
 from support import tensorflow_programs as programs  # noqa: E402
 
+from poptorch_emu import errors  # noqa: E402
+from poptorch_emu.keras import ipu  # noqa: E402
+
 pytestmark = pytest.mark.feature("TensorFlow: functions on the device", fidelity="exact")
 
 X, LABELS = models.data()
@@ -167,3 +170,11 @@ def test_value_of_a_weight_then_is_a_variable_of_tensorflow() -> None:
     layer.kernel[1:, 0].assign([5.0, 6.0, 7.0])
     np.testing.assert_array_equal(value[:, 0], [1, 5, 6, 7])
     assert int(keras.optimizers.SGD(0.1).iterations.value) == 0
+
+
+def test_functions_of_this_package_then_are_left_as_they_are() -> None:
+    """Modules of operations import functions, such as those of errors, which belong to others."""
+    programs.strategy()
+    assert not hasattr(errors.compiler_error, "__wrapped__")
+    assert hasattr(ipu.nn_ops.gelu, "__wrapped__")
+    assert isinstance(ipu.nn_ops.gelu(tf.constant(X)), tf.Tensor)

@@ -59,9 +59,9 @@ def answer_programs(answer: Answer, more: Iterable[ModuleType]) -> None:
     classes: set[type] = set()
     for module in (*_public_modules(keras, set()), *more):
         for name, value in vars(module).items():
-            is_own = not name.startswith("_") and not getattr(value, "__module__", "").startswith(
-                "keras.src.tree."
-            )
+            place = getattr(value, "__module__", None) or ""
+            is_own = place.startswith(("keras.", module.__name__)) and not name.startswith("_")
+            is_own = is_own and not place.startswith("keras.src.tree.")
             if is_own and isinstance(value, FunctionType) and id(value) not in functions:
                 functions[id(value)] = value, _for_programs(value, answer)
             elif is_own and isinstance(value, type):
