@@ -121,6 +121,17 @@ def test_mask_of_a_layer_on_the_host_then_the_next_layer_has_it() -> None:
     np.testing.assert_allclose(found[1], lstm(hidden[1:, :1])[0], rtol=1e-5)
 
 
+def test_mask_when_attention_has_used_it_then_is_gone_as_in_tensorflow() -> None:
+    programs.strategy()
+    embedding = keras.layers.Embedding(5, 3, mask_zero=True)
+    attention = keras.layers.MultiHeadAttention(1, 2)
+    hidden = embedding(tf.constant([[1, 2, 0]]))
+    _, first = attention(hidden, hidden, return_attention_scores=True)
+    assert first[0, 0, 0, 2] == 0 and hidden._keras_mask is None
+    _, second = attention(hidden, hidden, return_attention_scores=True)
+    assert second[0, 0, 0, 2] > 0
+
+
 def test_step_of_the_program_on_the_host_then_gets_symbolic_tensors() -> None:
     class Doubled(keras.Sequential):
         def predict_step(self, data):

@@ -42,7 +42,11 @@ def call_keras(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         for place, tensor in zip(places, tensors, strict=True):
             leaves[place] = tensor
         own_args, own_kwargs = keras.tree.pack_sequence_as((args, kwargs), leaves)
-        return function(*own_args, **own_kwargs)
+        result = function(*own_args, **own_kwargs)
+        for one, tensor in zip(given, tensors, strict=True):
+            if get_keras_mask(tensor) is None and get_keras_mask(one) is not None:
+                set_keras_mask(one, None)  # Attention takes the masks of its inputs away.
+        return result
 
     given = [leaves[n] for n in places]
     with _flagged("is_called"):
