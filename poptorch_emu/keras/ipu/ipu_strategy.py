@@ -147,8 +147,8 @@ def join_tensorflow() -> None:
     """Lets TensorFlow and Keras take each other's values, if the program uses TensorFlow."""
     tf = tensorflow()
     if tf is not None:
-        rooms = importlib.import_module(_OPERATIONS)
-        modules = [getattr(rooms, name) for name in rooms.__all__]
+        operations = importlib.import_module(_OPERATIONS)
+        modules = [getattr(operations, name) for name in operations.__all__]
         importlib.import_module(_BOUNDARY).install(*modules)
         old_files.refuse_saved_models(tf)
         tensorflow_1.refuse(tf)

@@ -52,9 +52,9 @@ from poptorch_emu.keras.tensorflow.functions.result_forms import as_on_tensorflo
 from poptorch_emu.keras.tensorflow.functions.weight_value import WeightValue, give_weights_values
 from poptorch_emu.torch_versions import FakeTensor, pytree
 
-# Functions of Keras whose results only TensorFlow's function of this name has.
+# Functions of Keras that programs call as TensorFlow's own functions of the same names.
 _OF_TENSORFLOW = {"custom_gradient": tf.custom_gradient, "is_tensor": tf.is_tensor}
-# Functions of Keras on PyTorch that take tensors only, and what TensorFlow's take beside them.
+# Functions that take only tensors in Keras on PyTorch. On TensorFlow they also take these kinds.
 _ONLY_OF_TENSORS = {
     "conj", "conjugate", "fold", "full_like", "imag", "real", "shape", "size", "stop_gradient",
     "unfold", "unstack",
@@ -136,7 +136,7 @@ def _regularization_losses(original: Any, layer: Any) -> list[Any]:
 
 
 def _is_in_other_graph(is_in_graph: Callable[[], bool]) -> bool:
-    """Returns whether TensorFlow builds a graph in which Keras's layers must use TensorFlow."""
+    """Returns whether TensorFlow builds a graph that is not the device's, as in Dataset.map."""
     return is_in_graph() and current_graph() is None
 
 

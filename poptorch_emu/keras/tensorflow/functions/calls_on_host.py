@@ -212,7 +212,11 @@ def _with_mask(found: Any, value: torch.Tensor) -> Any:
 
 
 def _first_order(gradient: torch.Tensor | None, sources: Sequence[Any]) -> Any:
-    """Returns a gradient that refuses to be differentiated again with respect to its sources."""
+    """Returns a gradient that refuses to be differentiated again.
+
+    It is recorded as a function of the sources. Otherwise an outer tape would see a constant, and
+    its gradient would be `None`.
+    """
     if gradient is None:
         return None
 

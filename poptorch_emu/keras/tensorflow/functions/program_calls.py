@@ -16,7 +16,7 @@ import keras
 
 # TensorFlow calls Keras only where the program asks it to, for example in tf.map_fn(layer, x).
 _LIBRARIES = {"keras", "poptorch_emu", "torch"}
-# Modules that only pass calls on: it counts who called them.
+# Modules that only pass calls on. Their callers decide whether a program or a library calls.
 _PASSING_ON = (
     f"{__name__}.", "keras.src.legacy.backend.", "keras.src.tree.", "optree.",
     "keras.src.utils.traceback_utils.",
@@ -33,11 +33,17 @@ Answer = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 def is_called_by_program(frame: FrameType | None) -> bool:
     """Returns whether the code of a frame is of a program; code that passes calls on is skipped."""
     while frame is not None:
-        name = f"{frame.f_globals.get('__name__', '')}."
-        if not name.startswith(_PASSING_ON):
-            return not is_library(name)
+        answer = _is_program(frame.f_globals.get("__name__", ""))
+        if answer is not None:
+            return answer
         frame = frame.f_back
     return False
+
+
+@functools.cache
+def _is_program(module: str) -> bool | None:
+    """Returns whether a module is of a program; `None` if it only passes calls on."""
+    return None if f"{module}.".startswith(_PASSING_ON) else not is_library(module)
 
 
 def is_library(module: str) -> bool:
@@ -60,11 +66,13 @@ def answer_programs(answer: Answer, more: Iterable[ModuleType]) -> None:
     for module in (*_public_modules(keras, set()), *more):
         for name, value in vars(module).items():
             place = getattr(value, "__module__", None) or ""
-            is_own = place.startswith(("keras.", module.__name__)) and not name.startswith("_")
-            is_own = is_own and not place.startswith("keras.src.tree.")
-            if is_own and isinstance(value, FunctionType) and id(value) not in functions:
+            is_imported = not place.startswith(("keras.", module.__name__))
+            # Functions of trees call what the program gives them with the program's own values.
+            if is_imported or name.startswith("_") or place.startswith("keras.src.tree."):
+                continue
+            if isinstance(value, FunctionType) and id(value) not in functions:
                 functions[id(value)] = value, _for_programs(value, answer)
-            elif is_own and isinstance(value, type):
+            elif isinstance(value, type):
                 classes.update(x for x in value.__mro__ if x.__module__.startswith("keras."))
     for kind in classes.union(*map(_with_subclasses, classes)) - {keras.KerasTensor}:
         _replace_methods(kind, answer)
@@ -101,7 +109,11 @@ def _replace_methods(kind: type, answer: Answer) -> None:
 
 
 def _replace_values(names: dict[Any, Any], functions: dict[int, tuple[Any, Any]]) -> None:
-    """Replaces functions among the values of a dictionary, and in tables among its values."""
+    """Replaces functions among the names of a module, and in its constants.
+
+    Keras has such constants: `ALL_OBJECTS` is a set of activations, `ALL_OBJECTS_DICT` a dictionary
+    of names, and `REGISTERED_OBJS_TO_NAMES` a dictionary with functions as keys.
+    """
     for name, value in list(names.items()):
         if id(value) in functions:
             names[name] = functions[id(value)][1]

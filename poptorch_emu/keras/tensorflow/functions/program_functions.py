@@ -65,8 +65,8 @@ def install() -> None:
 def for_program(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a user's function, which Keras calls with tensors of PyTorch.
 
-    It receives and returns TensorFlow's tensors: symbolic ones for the device and in `fit`, eager
-    ones on the host.
+    The function receives and returns TensorFlow's tensors: symbolic ones for the device and in
+    `fit`, eager ones on the host.
     """
     computed = on_device(function)
 

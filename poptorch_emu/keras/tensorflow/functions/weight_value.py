@@ -22,10 +22,10 @@ _CONVERSIONS = {"__int__", "__float__", "__bool__", "__complex__"}
 
 
 class WeightValue(tf.Variable):  # type: ignore[misc]
-    """The value of a weight: a view of it as a variable of TensorFlow.
+    """The value of a weight of Keras, as a variable of TensorFlow.
 
-    Reading, operators and `assign` are also valid in functions that run on the device. The other
-    methods are those of a variable on the host.
+    The weight keeps the elements. Functions that run on the device may read and assign. The other
+    methods work on the host: a copy performs them, and the weight gets what they change.
     """
 
     def __init__(self, weight: Any) -> None:
